@@ -1,0 +1,1 @@
+"""Hunt GPU performance bottlenecks, and judge the fix."""

@@ -1,0 +1,199 @@
+"""The labs and the course, as typed and validated data read from `lab.toml` and `course.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from bottleneck_lab.errors import LabError, UsageError
+
+Device = Literal["cuda", "cpu", "virtual"]
+"""`virtual` is an emulated accelerator: real host work, modelled device time."""
+
+Kind = Literal["correctness", "target", "mechanism", "diagnosis"]
+FailReason = Literal[
+    "wrong output",
+    "correct but slow",
+    "wrong diagnosis",
+    "the mechanism is still there",
+    "crashed",
+    "timed out",
+    "tampered",
+]
+
+
+class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything read from TOML: an unknown key is a mistake, never ignored."""
+
+
+class CriterionSpec(_Spec, frozen=True):
+    """One thing a check decides. `target` is written here and nowhere else; `text` may use `{target}`."""
+
+    id: str
+    kind: Kind
+    text: str
+    target: float | None = None
+    direction: Literal["at_least", "at_most"] = "at_least"
+    unit: str = ""
+
+
+class DeviceSpec(_Spec, frozen=True):
+    """How a lab is measured on one kind of device. `settings` is read by the lab's kind of measurement."""
+
+    criteria: list[CriterionSpec]
+    settings: dict[str, Any] = {}
+
+
+class HintSpec(_Spec, frozen=True):
+    """A staged hint. With `finding`, it is shown with that finding's evidence from the learner's own capture, as `{evidence}`."""
+
+    text: str
+    finding: str | None = None
+
+
+class QuestionSpec(_Spec, frozen=True):
+    """One question of `diagnosis.toml`.
+
+    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`.
+    `share` (0–1) and `ratio` (a speed-up, ≥ 1): with `from_capture`, compared with that figure of the learner's capture, within `tolerance` (absolute for a share, relative for a ratio).
+    """
+
+    id: str
+    type: Literal["choice", "share", "ratio", "text"]
+    ask: str
+    choices: list[str] = []
+    from_capture: str | None = None
+    tolerance: float = 0.1
+    predicts_gain: bool = False
+
+
+class LabSpec(_Spec, frozen=True):
+    """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right."""
+
+    title: str
+    symptom: str
+    minutes: int
+    skills: list[str]
+    measure: str
+    entry: str
+    files: list[str]
+    editable: list[str]
+    taught: str
+    starter_fails: FailReason
+    devices: dict[Device, DeviceSpec]
+    datasets: list[str] = []
+    hints: list[HintSpec] = []
+    questions: list[QuestionSpec] = []
+    version: int = 1
+
+
+class StageSpec(_Spec, frozen=True):
+    """A stage of the course and the labs in it, in order."""
+
+    name: str
+    labs: list[str]
+
+
+class CourseSpec(_Spec, frozen=True):
+    """The order in which labs are met."""
+
+    title: str
+    stages: list[StageSpec]
+
+
+class Lab(msgspec.Struct, frozen=True):
+    """A lab's specification together with where its files are."""
+
+    slug: str
+    stage: str
+    path: Path
+    solution: Path
+    spec: LabSpec
+
+    def content_hash(self) -> str:
+        """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
+        return hash_files({f"{root.name}/{file.relative_to(root)}": file for root in (self.path, self.solution) for file in files_below(root)})
+
+
+def files_below(root: Path) -> list[Path]:
+    """Regular files below `root`, sorted; caches and hidden files left out. A missing folder has none."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+    )
+
+
+def hash_files(files: dict[str, Path]) -> str:
+    """SHA-256 over names and contents, independent of the order in which they were found."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        data = path.read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def content_root() -> Path:
+    """Where `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
+
+    Raises LabError where none of them exists.
+    """
+    package = Path(__file__).resolve().parent
+    override = os.environ.get("BOTTLENECK_LAB_CONTENT")
+    for root in ([Path(override)] if override else [package / "content", package.parent.parent]):
+        if (root / "labs" / "course.toml").is_file():
+            return root
+    raise LabError("The labs are missing from this installation.", "Install bottleneck-lab again, or run it from a complete checkout.")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises UsageError that names line and column when it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line and try again.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`.") from error
+
+
+SpecT = TypeVar("SpecT", LabSpec, CourseSpec)
+
+
+def _read_spec(path: Path, type_: type[SpecT]) -> SpecT:
+    try:
+        return msgspec.convert(read_toml(path), type_)
+    except msgspec.ValidationError as error:
+        raise LabError(f"{path}: {error}.", "The lab's author must correct this file; see docs/authors.md.") from error
+
+
+def load_course() -> CourseSpec:
+    """The course of this installation."""
+    return _read_spec(content_root() / "labs" / "course.toml", CourseSpec)
+
+
+@cache
+def load_labs() -> dict[str, Lab]:
+    """Every lab of the course by its slug, in the course's order."""
+    root = content_root()
+    return {
+        slug: Lab(slug, stage.name, root / "labs" / slug, root / "solutions" / slug, _read_spec(root / "labs" / slug / "lab.toml", LabSpec))
+        for stage in load_course().stages
+        for slug in stage.labs
+    }
+
+
+def find_lab(slug: str) -> Lab:
+    """The lab called `slug`. Raises UsageError that suggests the nearest name."""
+    labs = load_labs()
+    if slug in labs:
+        return labs[slug]
+    near = difflib.get_close_matches(slug, labs, n=1, cutoff=0.4)
+    raise UsageError(f"There is no lab called '{slug}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all.")

@@ -1,0 +1,85 @@
+"""The verdict: one versioned object that every view renders."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, FailReason, Kind
+from bottleneck_lab.errors import ExitCode
+
+SCHEMA = 1
+
+
+class Outcome(StrEnum):
+    """The four answers of a check."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    ERROR = "ERROR"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What `lab check` exits with."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    Outcome.PASS: ExitCode.OK,
+    Outcome.FAIL: ExitCode.FAIL,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+    Outcome.ERROR: ExitCode.ERROR,
+}
+
+
+class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was found for one criterion.
+
+    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None where nothing is sampled.
+    """
+
+    id: str
+    kind: Kind
+    holds: bool | None
+    sentence: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    target: float | None = None
+    direction: Literal["at_least", "at_most"] = "at_least"
+    unit: str = ""
+    samples: int = 0
+
+
+class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gain a learner predicted in the diagnosis, beside the one measured. Both are speed-ups over the shipped workload."""
+
+    predicted: float
+    measured: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole answer of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
+
+    outcome: Outcome
+    reason: FailReason | None
+    summary: str
+    lab: str
+    lab_hash: str
+    submission_hash: str
+    device: Device
+    criteria: list[CriterionResult]
+    environment: dict[str, str]
+    isolation: dict[str, str]
+    started_at: str
+    duration_s: float
+    attestation: Literal["self-attested", "verified"] = "self-attested"
+    advice: list[str] = []
+    notes: list[str] = []
+    prediction: Prediction | None = None
+    measurement: dict[str, Any] = {}
+    schema: int = SCHEMA
+    signature: str | None = None
