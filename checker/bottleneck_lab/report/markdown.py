@@ -1,0 +1,51 @@
+"""A verdict as Markdown, for pull requests, chat and course pages."""
+
+from __future__ import annotations
+
+import re
+
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.report import words
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$@])")
+_MARKS = {True: "✅", False: "❌", None: "❔"}
+
+
+def render_verdict(verdict: Verdict) -> str:
+    """The verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes markup."""
+    parts = [
+        f"## {verdict.outcome}: {_plain(words.headline(verdict))}",
+        f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}. {_plain(verdict.summary)}",
+        _criteria_table(verdict.criteria),
+        words.describe_prediction(verdict.prediction) if verdict.prediction else "",
+        _list("What to do next", verdict.advice),
+        _list("Worth knowing", verdict.notes),
+        _list("How this was measured", _circumstances(verdict)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _criteria_table(criteria: list[CriterionResult]) -> str:
+    if not criteria:
+        return ""
+    rows = ["| | criterion | measured | wanted | interval |", "| --- | --- | --- | --- | --- |"]
+    for criterion in criteria:
+        value = "" if criterion.value is None else words.format_value(criterion.value, criterion.unit)
+        cells = [criterion.sentence, value, words.format_target(criterion), words.format_interval(criterion)]
+        rows.append(f"| {_MARKS[criterion.holds]} | {' | '.join(map(_plain, cells))} |")
+    return "\n".join(rows)
+
+
+def _circumstances(verdict: Verdict) -> list[str]:
+    lines = [words.EMULATED] if verdict.device == "virtual" else []
+    lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
+    return [*lines, f"{verdict.started_at}, {verdict.duration_s:.0f} s", words.ATTESTATION_MEANS[verdict.attestation]]
+
+
+def _list(title: str, items: list[str]) -> str:
+    return f"### {title}\n\n" + "\n".join(f"- {_plain(item)}" for item in items) if items else ""
+
+
+def _plain(text: str) -> str:
+    """`text` on one line, with everything that Markdown or HTML would read as markup escaped."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")

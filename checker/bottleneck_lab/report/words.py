@@ -1,0 +1,127 @@
+"""How numbers, times and outcomes are written, the same in every rendering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+
+DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
+
+OUTCOME_MEANS = {
+    Outcome.PASS: "every criterion holds",
+    Outcome.FAIL: "a criterion does not hold",
+    Outcome.INCONCLUSIVE: "the measurement could not decide",
+    Outcome.ERROR: "the machine or the checker failed, not your work",
+}
+
+ATTESTATION_MEANS = {
+    "self-attested": "Self-attested: measured on the learner's own machine, signed by nobody.",
+    "verified": "Verified: measured and signed by a cohort's runner.",
+}
+
+EMULATED = "The accelerator is emulated: its device times are modelled, the work on the host is real."
+
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+_BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def format_number(value: float) -> str:
+    """Three significant digits, without an exponent between 0.001 and a million."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def format_value(value: float, unit: str) -> str:
+    """A measured value with its unit. The unit `share` (0–1) is written as a percentage, `x` as a ratio."""
+    if unit == "share":
+        return format_share(value)
+    if unit == "x":
+        return f"{value:.2f}x"
+    return f"{format_number(value)}{'' if unit in ('', '%') else ' '}{unit}"
+
+
+def format_share(share: float) -> str:
+    """A share (0–1) as a percentage with one decimal; whole percentages without."""
+    percent = round(share * 100, 1)
+    return f"{percent:.0f}%" if percent == int(percent) else f"{percent:.1f}%"
+
+
+def format_duration(ns: float) -> str:
+    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    for size, unit in _DURATIONS:
+        if abs(ns) >= size:
+            return f"{ns / size:,.{_decimals(ns / size)}f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+
+
+def format_bytes(size: float) -> str:
+    """Bytes in binary units."""
+    for step, unit in _BYTES:
+        if abs(size) >= step:
+            return f"{size / step:,.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_target(criterion: CriterionResult) -> str:
+    """The target with its direction, such as `at least 80%`; empty where the criterion has none."""
+    if criterion.target is None:
+        return ""
+    words = "at least" if criterion.direction == "at_least" else "at most"
+    return f"{words} {format_value(criterion.target, criterion.unit)}"
+
+
+def format_interval(criterion: CriterionResult) -> str:
+    """The interval and how many samples stand behind it; empty where nothing was sampled."""
+    parts = []
+    if criterion.low is not None and criterion.high is not None:
+        low, high = (format_value(bound, criterion.unit) for bound in (criterion.low, criterion.high))
+        parts.append(f"between {low} and {high}")
+    if criterion.samples:
+        parts.append(f"{criterion.samples} sample{'s' * (criterion.samples != 1)}")
+    return ", ".join(parts)
+
+
+def scale_end(criterion: CriterionResult) -> float:
+    """Where a bar for this criterion ends: 1 for a share, otherwise a fifth beyond the largest figure shown on it."""
+    if criterion.unit == "share":
+        return 1.0
+    figures = (criterion.value, criterion.high, criterion.target)
+    return max((figure for figure in figures if figure is not None and math.isfinite(figure)), default=0.0) * 1.2 or 1.0
+
+
+def describe_prediction(prediction: Prediction) -> str:
+    """Predicted beside measured gain, and how far apart they are."""
+    if prediction.measured is None:
+        return f"You predicted {prediction.predicted:.2f}x; the gain was not measured."
+    off = prediction.predicted / prediction.measured - 1 if prediction.measured > 0 else math.inf
+    near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
+    return f"You predicted {prediction.predicted:.2f}x and measured {prediction.measured:.2f}x: {near}."
+
+
+def headline(verdict: Verdict) -> str:
+    """The outcome's second half: why it failed, or what the outcome means."""
+    return verdict.reason or OUTCOME_MEANS[verdict.outcome]
+
+
+def join_facts(facts: dict[str, str]) -> list[str]:
+    """`name: value` for every fact, in the order given."""
+    return [f"{name}: {value}" for name, value in facts.items()]
+
+
+def sparkline_points(values: Sequence[float | None], width: float, height: float) -> list[tuple[float, float]]:
+    """Evenly spread points (x to the right, y downwards) for the values that exist, scaled to their own maximum."""
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    top = max((value for _, value in known), default=0) or 1
+    step = width / max(1, len(values) - 1)
+    return [(index * step, height * (1 - value / top)) for index, value in known]
