@@ -1,0 +1,215 @@
+"""When to stop measuring and what to conclude: a sequential test whose error is known exactly, not hoped for.
+
+The samples are looked at after each group. At a look, the median's interval (order statistics) is compared with the
+target. Looking several times makes an error likelier, so each look is held to a stricter level: the loosest at which
+the chance of *ever* erring, counted over all paths of a fair coin, stays within the plan's `error`. docs/statistics.md
+shows why a fair coin.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.grading.statistics import Interval, bounds_at, median_interval, tail_rank
+
+Direction = Literal["at_least", "at_most"]
+Side = Literal["reference", "learner"]
+
+NON_INFERIORITY = 0.97
+"""`at least as fast as` is held when the bound reaches this share of the target."""
+
+SELF_TEST_CONFIDENCE = 0.95
+SELF_TEST_PAIRS = 12
+"""Pairs of an A/A test: enough that its interval leaves out the two most extreme pairs on each side."""
+
+
+class State(StrEnum):
+    """What the samples so far allow to be said."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    CONTINUE = "CONTINUE"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@lru_cache(maxsize=64)
+def look_ranks(looks: tuple[int, ...], error: float) -> tuple[int, ...]:
+    """The order statistic to use at each look, at the loosest level common to all looks that keeps to `error` in total.
+
+    Bonferroni (error / looks) is always good enough and is where the search starts; looks share samples, so there is
+    room above it. 0 at a look that has too few samples. The cost grows with the cube of the last look: plans are small.
+    Source: Pocock, Biometrika 64 (1977), with the exact distribution of the sign test in place of the normal one.
+    """
+    allowed = Fraction(str(error))
+    safe, unsafe = allowed / len(looks), allowed
+    best = _ranks_at(looks, safe)
+    for _ in range(12):
+        level = (safe + unsafe) / 2
+        ranks = _ranks_at(looks, level)
+        if ever_missed(looks, ranks) <= allowed:
+            safe, best = level, ranks
+        else:
+            unsafe = level
+    return best
+
+
+def _ranks_at(looks: tuple[int, ...], level: Fraction) -> tuple[int, ...]:
+    return tuple(tail_rank(look, level) for look in looks)
+
+
+def ever_missed(looks: Sequence[int], ranks: Sequence[int]) -> Fraction:
+    """Exact chance that at some look the lower bound lies above the true median (the upper bound below it: the same).
+
+    Each sample falls below the median like a fair coin, and a look errs when fewer than `rank` have. `alive` counts, by
+    number of samples below, the paths of coin tosses that have not erred yet.
+    """
+    alive, tossed = {0: 1}, 0
+    for look, rank in zip(looks, ranks, strict=True):
+        alive = _toss(alive, look - tossed)
+        alive = {below: paths for below, paths in alive.items() if below >= rank}
+        tossed = look
+    return 1 - Fraction(sum(alive.values()), 2**tossed)
+
+
+def _toss(alive: dict[int, int], coins: int) -> dict[int, int]:
+    ways = [math.comb(coins, more) for more in range(coins + 1)]
+    after: dict[int, int] = defaultdict(int)
+    for below, paths in alive.items():
+        for more, way in enumerate(ways):
+            after[below + more] += paths * way
+    return after
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """After how many samples to look, and the chance `error` that a bound ever lies on the wrong side of the median.
+
+    The last look is the cap. Raises ValueError unless the looks increase and some look can bear a bound.
+    """
+
+    looks: tuple[int, ...] = (12, 16, 24, 32, 48, 64)
+    error: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not self.looks or self.looks[0] < 1 or any(b <= a for a, b in zip(self.looks, self.looks[1:], strict=False)):
+            raise ValueError(f"looks must increase from at least 1: {self.looks}")
+        if not 0 < self.error < 0.5:
+            raise ValueError(f"an error lies between 0 and ½, not at {self.error}")
+        if look_ranks(self.looks, self.error)[-1] == 0:
+            raise ValueError(f"{self.looks[-1]} samples cannot bear a bound with an error of {self.error}")
+
+    @property
+    def confidence(self) -> float:
+        """Chance (0–1) that no interval, at any look, misses the true median on either side."""
+        return 1 - 2 * self.error
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """For each look, which order statistic bounds the median; 0 where there are too few samples."""
+        return look_ranks(self.looks, self.error)
+
+
+PAIRS = Plan()
+"""For pairs of calls: many and cheap."""
+
+BLOCKS = Plan(looks=(8, 12, 16, 24), error=0.01)
+"""For blocks of seconds each: fewer, so a looser level; docs/statistics.md has what it costs."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What a test says. `samples` is how many were looked at, `wanted` how many more to measure before asking again."""
+
+    state: State
+    interval: Interval
+    samples: int
+    wanted: int
+
+
+class SequentialTest(msgspec.Struct, frozen=True):
+    """Whether the median of samples reaches a target, in the samples' own unit (a ratio, a share, milliseconds).
+
+    `margin` makes it a non-inferiority test: the bound needs to reach only `margin` × target (÷ for `at_most`).
+    A pure function of the samples in the order they were measured: it keeps nothing between calls.
+    """
+
+    target: float
+    direction: Direction = "at_least"
+    plan: Plan = PAIRS
+    margin: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.target) and 0 < self.margin <= 1):
+            raise ValueError(f"target {self.target} must be finite and margin {self.margin} in (0, 1]")
+
+    @property
+    def bar(self) -> float:
+        """The value that the bound has to reach."""
+        return self.target * self.margin if self.direction == "at_least" else self.target / self.margin
+
+    def decide(self, samples: Sequence[float], *, exhausted: bool = False) -> Decision:
+        """The first decision that any look so far has reached, so that further samples never turn it.
+
+        `exhausted` says that no more samples can come (the time is up): CONTINUE becomes INCONCLUSIVE.
+        Samples beyond the last look that was reached are not used. Raises ValueError on samples that are not numbers.
+        """
+        interval, seen = Interval(-math.inf, math.nan, math.inf), 0
+        for look, rank in zip(self.plan.looks, self.plan.ranks, strict=True):
+            if look > len(samples):
+                return _undecided(interval, seen, wanted=0 if exhausted else look - len(samples))
+            interval, seen = bounds_at(samples[:look], rank), look
+            state = self._judge(interval)
+            if state is not State.CONTINUE:
+                return Decision(state, interval, seen, 0)
+        return _undecided(interval, seen, wanted=0)
+
+    def _judge(self, interval: Interval) -> State:
+        reached, missed = interval.low >= self.bar, interval.high < self.bar
+        if self.direction == "at_most":
+            reached, missed = interval.high <= self.bar, interval.low > self.bar
+        return State.PASS if reached else State.FAIL if missed else State.CONTINUE
+
+
+def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:
+    return Decision(State.CONTINUE if wanted else State.INCONCLUSIVE, interval, samples, wanted)
+
+
+class SelfTest(msgspec.Struct, frozen=True):
+    """How the reference compared with itself. `spread` is how far from equal, as a share, it may have come out."""
+
+    ok: bool
+    spread: float
+    sentence: str
+
+
+def self_test(log_ratios: Sequence[float], margin: float) -> SelfTest:
+    """The A/A test: does the reference, measured against itself, come out equal to within `margin` (0.1 is 10%)?
+
+    Where it does not, the machine is too noisy, or favours one side, for that margin.
+    Raises ValueError with fewer than 6 pairs, which bound nothing.
+    """
+    interval = median_interval(log_ratios, SELF_TEST_CONFIDENCE)
+    if math.isinf(interval.high):
+        raise ValueError(f"an A/A test needs at least 6 pairs, not {len(log_ratios)}")
+    spread = math.expm1(max(-interval.low, interval.high, 0.0))
+    span = f"between {math.exp(interval.low):.2f}x and {math.exp(interval.high):.2f}x"
+    seen = f"the same code, measured against itself {len(log_ratios)} times, came out {span}"
+    if spread <= margin:
+        return SelfTest(True, spread, f"Quiet enough: {seen}.")
+    return SelfTest(False, spread, f"This machine is too busy: {seen}; this lab needs it within {margin:.0%} of 1x.")
+
+
+def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:
+    """Which side goes first in each of `n` pairs: a fair coin a pair, independent of all others.
+
+    Independence is what makes the interval exact on a drifting machine (docs/statistics.md), so the order is not
+    balanced. Use a generator that the measured code cannot predict, such as `random.SystemRandom`.
+    """
+    return [("reference", "learner") if rng.getrandbits(1) else ("learner", "reference") for _ in range(n)]

@@ -1,0 +1,142 @@
+"""Distribution-free statistics: nothing here assumes that timings are normal, because they never are.
+
+Pure Python on purpose: a check has at most thousands of samples, and exact integers make the levels exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from statistics import median
+from typing import NamedTuple
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation of a normal distribution to its standard deviation: 1 / Φ⁻¹(3/4)."""
+
+
+class Interval(NamedTuple):
+    """A median with its bounds, in the unit of the samples. A bound that the samples cannot bear is infinite."""
+
+    low: float
+    median: float
+    high: float
+
+
+def tail_rank(n: int, level: Fraction) -> int:
+    """Largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops the median at most that often.
+
+    0 means that n samples can bear no bound at this level. Exact: counts of coin tosses are integers.
+    Source: the sign test's interval, David & Nagaraja, Order Statistics (2003), section 7.1.
+    """
+    allowed, ways, rank = level * 2**n, 1, 0
+    total = ways
+    while total <= allowed and rank < n:
+        rank += 1
+        ways = ways * (n - rank + 1) // rank
+        total += ways
+    return rank
+
+
+def bounds_at(samples: Sequence[float], rank: int) -> Interval:
+    """The `rank`-th smallest sample, the median and the `rank`-th largest one; infinite bounds at rank 0.
+
+    Raises ValueError without samples, or when one of them is not a number.
+    """
+    if not samples or any(math.isnan(sample) for sample in samples):
+        raise ValueError("an interval needs at least one sample, and every sample must be a number")
+    ordered = sorted(samples)
+    middle = float(median(ordered))
+    if rank == 0:
+        return Interval(-math.inf, middle, math.inf)
+    return Interval(ordered[rank - 1], middle, ordered[-rank])
+
+
+def median_interval(samples: Sequence[float], confidence: float) -> Interval:
+    """Interval that covers the true median with at least `confidence` (0–1), whatever the distribution, ties included.
+
+    Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
+    """
+    return bounds_at(samples, _two_sided_rank(len(samples), confidence))
+
+
+@lru_cache(maxsize=4096)
+def _two_sided_rank(n: int, confidence: float) -> int:
+    _require_share(confidence)
+    # The decimal that was written, not the binary float nearest to it: 0.95 must mean 19/20.
+    return tail_rank(n, (1 - Fraction(str(confidence))) / 2)
+
+
+def clopper_pearson(k: int, n: int, confidence: float) -> tuple[float, float]:
+    """Exact bounds on a share (0–1) of which `k` in `n` were seen, each side missed with at most (1 - confidence) / 2.
+
+    Source: Clopper & Pearson, Biometrika 26 (1934). Raises ValueError unless 0 ≤ k ≤ n, n ≥ 1 and 0 < confidence < 1.
+    """
+    _require_share(confidence)
+    if not (0 <= k <= n and n >= 1):
+        raise ValueError(f"{k} of {n} is not a count")
+    level = (1 - confidence) / 2
+    low = 0.0 if k == 0 else 1 - _largest_share(n - k, n, level)
+    high = 1.0 if k == n else _largest_share(k, n, level)
+    return low, high
+
+
+def _largest_share(k: int, n: int, level: float) -> float:
+    """The share p at which P(Bin(n, p) ≤ k) falls to `level`, by bisection; k < n."""
+    low, high = k / n, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binomial_cdf(k, n, middle) > level else (low, middle)
+    return high
+
+
+def binomial_cdf(k: int, n: int, share: float) -> float:
+    """P(Bin(n, share) ≤ k), summed downwards from the term at k in logarithms so that nothing underflows early."""
+    if share <= 0.0 or k >= n:
+        return 1.0
+    if share >= 1.0 or k < 0:
+        return 0.0
+    if k > n * share:  # The other tail is the short one, and 1 - small is accurate.
+        return 1.0 - binomial_cdf(n - k - 1, n, 1 - share)
+    log_ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    log_top = log_ways + k * math.log(share) + (n - k) * math.log1p(-share)
+    term, total, odds = 1.0, 1.0, (1 - share) / share
+    for i in range(k, 0, -1):
+        term *= i / (n - i + 1) * odds
+        total += term
+        if term < total * 1e-17:
+            break
+    return min(1.0, math.exp(log_top) * total)
+
+
+def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
+    """Reference time over learner time of each pair: 2 means that the learner's code took half as long.
+
+    Raises ValueError when the two differ in length or a time is not a positive finite number of seconds.
+    """
+    if len(reference_s) != len(learner_s):
+        raise ValueError(f"{len(reference_s)} reference times cannot be paired with {len(learner_s)} others")
+    if not all(0 < time < math.inf for time in (*reference_s, *learner_s)):
+        raise ValueError("a measured time must be a positive finite number of seconds")
+    return [reference / learner for reference, learner in zip(reference_s, learner_s, strict=True)]
+
+
+def log_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
+    """Natural logarithm of each pair's ratio, so that twice as fast and half as fast lie equally far from 0."""
+    return [math.log(ratio) for ratio in paired_ratios(reference_s, learner_s)]
+
+
+def noise_share(log_ratios_: Sequence[float]) -> float:
+    """Typical deviation of one pair from the median pair, as a share: 0.05 means that pairs differ by about 5%.
+
+    From the median absolute deviation, so that a few stalls do not count. Raises ValueError without samples.
+    """
+    middle = bounds_at(log_ratios_, 0).median
+    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in log_ratios_)
+    return math.expm1(spread)
+
+
+def _require_share(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence lies between 0 and 1, not at {confidence}")

@@ -1,0 +1,173 @@
+"""The sequential test: its error is exact, and a decision never turns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck_lab.grading.sequential import (
+    BLOCKS,
+    NON_INFERIORITY,
+    PAIRS,
+    Plan,
+    SequentialTest,
+    State,
+    ever_missed,
+    look_ranks,
+    self_test,
+    shuffled_order,
+)
+
+SMALL = Plan(looks=(6, 8, 12), error=0.05)
+values = st.lists(st.floats(0.1, 10), max_size=20)
+directions = st.sampled_from(["at_least", "at_most"])
+
+
+def test_error_is_exact_over_every_path_of_a_fair_coin():
+    """All 2^12 outcomes of 'above or below the median', each walked through the looks."""
+    test = SequentialTest(target=1.0, plan=SMALL)
+    paths = list(itertools.product((0.5, 2.0), repeat=12))
+    passed = sum(test.decide(path).state is State.PASS for path in paths)
+    failed = sum(test.decide(path).state is State.FAIL for path in paths)
+    assert Fraction(passed, len(paths)) == Fraction(failed, len(paths)) == ever_missed(SMALL.looks, SMALL.ranks)
+    assert passed / len(paths) <= SMALL.error
+
+
+@pytest.mark.parametrize("plan", [PAIRS, BLOCKS, SMALL, Plan(looks=(10, 14, 20, 30, 40)), Plan(looks=(100,))])
+def test_every_plan_keeps_to_its_error(plan):
+    assert 0 < ever_missed(plan.looks, plan.ranks) <= Fraction(str(plan.error))
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.sampled_from([0.001, 0.01, 0.05]))
+def test_ranks_are_never_stricter_than_bonferroni(groups, error):
+    looks = tuple(itertools.accumulate(groups))
+    level = Fraction(str(error)) / len(looks)
+    for look, rank in zip(looks, look_ranks(looks, error), strict=True):
+        below = Fraction(sum(math.comb(look, i) for i in range(rank + 1)), 2**look)
+        assert below > level, f"rank {rank + 1} would have been allowed by Bonferroni at look {look}"
+
+
+@pytest.mark.parametrize("plan", [PAIRS, BLOCKS])
+def test_first_look_of_the_standard_plans_can_decide(plan):
+    assert plan.ranks[0] >= 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"looks": ()}, {"looks": (8, 8)}, {"looks": (0, 9)}, {"looks": (4,)}, {"error": 0.0}, {"error": 0.5}]
+)
+def test_plans_that_cannot_work_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"look|error|samples"):
+        Plan(**wrong)
+
+
+@given(values, values, st.floats(0.5, 2), directions)
+def test_a_decision_never_turns_with_more_samples(first, more, target, direction):
+    test = SequentialTest(target=target, direction=direction, plan=SMALL)
+    before = test.decide(first)
+    if before.state is not State.CONTINUE:
+        assert test.decide([*first, *more]) == before
+
+
+@given(values, st.floats(0.5, 2), directions, st.randoms())
+def test_order_within_a_group_does_not_matter(samples, target, direction, rng):
+    test = SequentialTest(target=target, direction=direction, plan=SMALL)
+    groups = [samples[a:b] for a, b in zip((0, *SMALL.looks), (*SMALL.looks, len(samples)), strict=True)]
+    for group in groups:
+        rng.shuffle(group)
+    assert test.decide(list(itertools.chain(*groups))) == test.decide(samples)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=12, max_size=12), st.floats(0.5, 2), st.floats(1, 2))
+def test_a_harder_target_never_turns_a_fail_into_a_pass(samples, target, harder):
+    rank = {State.FAIL: 0, State.INCONCLUSIVE: 1, State.PASS: 2}
+    last_look = Plan(looks=(12,), error=0.05)
+    easy = SequentialTest(target=target, plan=last_look).decide(samples).state
+    hard = SequentialTest(target=target * harder, plan=last_look).decide(samples).state
+    assert rank[hard] <= rank[easy]
+
+
+@given(values, st.floats(0.5, 2))
+def test_at_most_is_the_mirror_of_at_least(samples, target):
+    least = SequentialTest(target=-target, plan=SMALL).decide([-value for value in samples])
+    most = SequentialTest(target=target, direction="at_most", plan=SMALL).decide(samples)
+    assert most.state is least.state
+
+
+def test_reaching_the_target_exactly_passes():
+    assert SequentialTest(target=1.5).decide([1.5] * 12).state is State.PASS
+    assert SequentialTest(target=20, direction="at_most").decide([20.0] * 12).state is State.PASS
+
+
+def test_asks_for_as_many_samples_as_the_next_look_needs():
+    test = SequentialTest(target=1.0)
+    assert (test.decide([]).state, test.decide([]).wanted) == (State.CONTINUE, 12)
+    torn = [0.9, 1.1] * 8
+    assert (test.decide(torn[:13]).wanted, test.decide(torn[:13]).samples) == (3, 12)
+
+
+def test_the_cap_and_the_end_of_time_are_inconclusive():
+    test = SequentialTest(target=1.0)
+    torn = [0.9, 1.1] * 32
+    assert test.decide(torn).state is State.INCONCLUSIVE
+    early = test.decide(torn[:20], exhausted=True)
+    assert (early.state, early.samples, early.wanted) == (State.INCONCLUSIVE, 16, 0)
+    assert test.decide([2.0] * 3, exhausted=True).state is State.INCONCLUSIVE
+
+
+def test_a_wild_pair_does_not_turn_a_clear_answer():
+    assert SequentialTest(target=1.3).decide([1.6] * 11 + [0.01] + [1.6] * 12).state is State.PASS
+
+
+def test_a_broken_sample_is_refused():
+    with pytest.raises(ValueError, match="number"):
+        SequentialTest(target=1.0).decide([math.nan] * 12)
+
+
+def test_non_inferiority_moves_the_bar():
+    just_short = [0.98] * 12
+    assert SequentialTest(target=1.0).decide(just_short).state is State.FAIL
+    assert SequentialTest(target=1.0, margin=NON_INFERIORITY).decide(just_short).state is State.PASS
+    assert SequentialTest(target=1.0, margin=NON_INFERIORITY).decide([0.96] * 12).state is State.FAIL
+    latency = SequentialTest(target=10.0, direction="at_most", margin=NON_INFERIORITY)
+    assert latency.decide([10.2] * 12).state is State.PASS
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target": math.nan}, {"target": 1.0, "margin": 1.1}, {"target": 1.0, "margin": 0.0}]
+)
+def test_targets_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(ValueError, match="target"):
+        SequentialTest(**wrong)
+
+
+def test_self_test_accepts_a_quiet_machine_and_says_what_it_saw():
+    rng = random.Random(3)
+    result = self_test([rng.gauss(0, 0.02) for _ in range(12)], margin=0.1)
+    assert result.ok
+    assert result.spread < 0.05
+    assert "measured against itself 12 times" in result.sentence
+
+
+@pytest.mark.parametrize("draw", [lambda rng: rng.gauss(0, 0.5), lambda rng: rng.gauss(0.3, 0.01)])
+def test_self_test_refuses_a_noisy_and_a_lopsided_machine(draw):
+    rng = random.Random(4)
+    result = self_test([draw(rng) for _ in range(12)], margin=0.1)
+    assert not result.ok
+    assert "too busy" in result.sentence
+
+
+def test_self_test_needs_enough_pairs():
+    with pytest.raises(ValueError, match="6 pairs"):
+        self_test([0.0] * 5, margin=0.1)
+
+
+def test_order_is_drawn_by_a_fair_coin_a_pair():
+    order = shuffled_order(random.Random(5), 4000)
+    assert {frozenset(pair) for pair in order} == {frozenset(("reference", "learner"))}
+    assert sum(pair[0] == "learner" for pair in order) == pytest.approx(2000, abs=150)
