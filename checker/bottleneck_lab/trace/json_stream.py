@@ -1,0 +1,203 @@
+"""Splits the `traceEvents` of a Chrome trace into pieces of whole events, in bounded memory.
+
+The pieces are cut where a closing brace, a comma and an opening brace stand at the end of what was read. Such a place may also lie inside an event,
+but then the piece is no valid JSON array (a brace stays open), and an exact scan of the brackets finds the right place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from bottleneck_lab.errors import CaptureError
+
+CHUNK_BYTES = 4 << 20
+EVENT_LIMIT_BYTES = 64 << 20
+"""No profiler writes an event, or metadata around the events, as large as this: such a file is broken or hostile."""
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
+
+Read = Callable[[int], bytes]
+Decode = Callable[[bytes], list[Any]]
+
+
+class EventStream:
+    """The events of one trace, decoded piece by piece.
+
+    `decode` turns a JSON array into a list; it may raise `msgspec.ValidationError` for events that are valid JSON of an unexpected shape,
+    in which case the piece is yielded as plain dictionaries. `metadata` is complete once all pieces were taken.
+    """
+
+    def __init__(self, read: Read, source: Path, decode: Decode, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._read = read
+        self._source = source
+        self._decode = decode
+        self._chunk_bytes = chunk_bytes
+        self._head = b""
+        self._tail = b""
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        rest = self._skip_head()
+        limit = self._chunk_bytes
+        ended = False
+        while not ended:
+            fresh = self._read(self._chunk_bytes)
+            buffer = rest + fresh
+            events, used, ended = self._take(buffer, final=not fresh)
+            if not used and not fresh and not ended:
+                self._fail("ends in the middle of its events")
+            rest = buffer[used:]
+            if events:
+                yield events
+            if len(rest) > max(EVENT_LIMIT_BYTES, limit):
+                self._fail(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
+        self._take_tail(rest)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The top-level keys around the events."""
+        text = self._head + b"[]" + self._tail
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found = msgspec.json.decode(_without_bare_numbers(text))
+            return found if isinstance(found, dict) else {}
+        self._fail("does not end as a JSON object should")
+
+    def _skip_head(self) -> bytes:
+        """Reads up to the opening bracket of the events and returns what was read behind it."""
+        buffer = b""
+        while True:
+            fresh = self._read(min(self._chunk_bytes, 1 << 20))
+            buffer = (buffer + fresh) if buffer else fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
+            start = _events_start(buffer) if buffer else None
+            if start is not None:
+                self._head = buffer[: start - 1]
+                return buffer[start:]
+            if not fresh or len(buffer) > EVENT_LIMIT_BYTES:
+                self._fail(_describe(buffer))
+
+    def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
+        """Events at the start of `buffer`, bytes used, and whether the array ended there."""
+        cut = None if final else _likely_boundary(buffer)
+        if cut:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                return self._decode_piece(buffer[:cut]), _after_comma(buffer, cut), False
+        cut, end = scan(buffer)
+        if end is not None:
+            return self._decode_broken(buffer[:end]), end + 1, True
+        if cut and not final:
+            return self._decode_broken(buffer[:cut]), _after_comma(buffer, cut), False
+        if final and not self._head:  # a bare array may lack its closing bracket, says the format
+            return self._decode_broken(buffer.rstrip(b" \t\r\n,")), len(buffer), True
+        return [], 0, False
+
+    def _decode_piece(self, piece: bytes) -> list[Any]:
+        array = b"[" + piece + b"]"
+        try:
+            return self._decode(array)
+        except msgspec.ValidationError:
+            found = msgspec.json.decode(array)
+            return [event for event in found if isinstance(event, dict)]
+
+    def _decode_broken(self, piece: bytes) -> list[Any]:
+        """As `_decode_piece`, for a piece that is known to be whole: bare nan and inf, and bytes that are no UTF-8, are mended."""
+        if not piece.strip():
+            return []
+        for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                return self._decode_piece(mended)
+        self._fail("holds events that are no valid JSON")
+
+    def _take_tail(self, rest: bytes) -> None:
+        while fresh := self._read(self._chunk_bytes):
+            rest += fresh
+            if len(rest) > EVENT_LIMIT_BYTES:
+                self._fail(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB behind its events")
+        self._tail = rest if self._head else b""
+
+    def _fail(self, what: str) -> NoReturn:
+        raise CaptureError(
+            f"{self._source.name} {what}.",
+            "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program end by itself.",
+        )
+
+
+def scan(buffer: bytes) -> tuple[int, int | None]:
+    """(end of the last whole event, position of the bracket that closes the array or None), by counting brackets outside strings."""
+    depth, last = 0, 0
+    for match in _TOKEN.finditer(buffer):
+        token = buffer[match.start()]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if depth < 0:
+                return last, match.start()
+            if depth == 0:
+                last = match.end()
+        elif match.end() - match.start() == 1:  # a string that has no end yet
+            break
+    return last, None
+
+
+def _likely_boundary(buffer: bytes) -> int:
+    """The end of an event close to the end of `buffer`, most likely; 0 when none was seen. Kineto indents its events by two spaces."""
+    at = buffer.rfind(b"\n  },\n")
+    if at >= 0:
+        return at + 4
+    window = max(0, len(buffer) - (64 << 10))
+    last = 0
+    for match in _BOUNDARY.finditer(buffer, window):
+        last = match.start() + 1
+    return last
+
+
+def _after_comma(buffer: bytes, cut: int) -> int:
+    """Past the comma behind an event; the comma may not have been read yet."""
+    comma = buffer.find(b",", cut)
+    gap = buffer[cut:comma] if comma >= 0 else b"x"
+    return comma + 1 if not gap.strip() else cut
+
+
+def _events_start(buffer: bytes) -> int | None:
+    """The position behind the bracket that opens the events."""
+    if buffer[:1] == b"[":
+        return 1
+    if buffer[:1] != b"{":
+        return None
+    depth = 0
+    key_end = -1
+    for match in _TOKEN.finditer(buffer):
+        token = buffer[match.start()]
+        if token in b"{[":
+            if token == ord("[") and depth == 1 and key_end >= 0 and buffer[key_end : match.start()].strip() == b":":
+                return match.end()
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        elif depth == 1:
+            key_end = match.end() if match.group() == b'"traceEvents"' else -1
+    return None
+
+
+def _without_bare_numbers(text: bytes) -> bytes:
+    return _BARE_NUMBER.sub(b"null", text)
+
+
+def _as_utf8(text: bytes) -> bytes:
+    return re.sub(rb"[\x00-\x1f]", b" ", text.decode("utf-8", "replace").encode())
+
+
+def _describe(buffer: bytes) -> str:
+    if not buffer:
+        return "is empty"
+    if buffer[:1] == b"{":
+        return "is JSON without a traceEvents array"
+    return "is no JSON trace"

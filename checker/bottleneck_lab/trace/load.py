@@ -1,0 +1,115 @@
+"""Opens a capture, whatever wrote it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from isal import igzip, isal_zlib
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace import timeline as tl
+from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace.timeline import Timeline
+
+Result = TypeVar("Result")
+
+GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, isal_zlib.error)
+
+
+def load(path: Path | str) -> Timeline:
+    """The capture at `path`: a Kineto or Chrome trace (.json, .json.gz). Raises CaptureError with what to do when it cannot be read."""
+    path = Path(path)
+    start = _first_bytes(path)
+    if start.startswith(GZIP_MAGIC):
+        return _guarded(path, lambda: _load_gzip(path))
+    return _guarded(path, lambda: _load_plain(path))
+
+
+def _first_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise CaptureError(f"{path} is a folder.", "Name one trace file in it, or several for several ranks.")
+    try:
+        with path.open("rb") as file:
+            return file.read(32)
+    except FileNotFoundError:
+        raise CaptureError(f"{path} does not exist.", "Record a capture with `lab profile`.") from None
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.") from error
+
+
+def _load_plain(path: Path) -> Timeline:
+    with path.open("rb") as file:
+        return read_kineto(file.read, path)
+
+
+def _load_gzip(path: Path) -> Timeline:
+    with igzip.open(path, "rb") as file:
+        return read_kineto(file.read, path)
+
+
+def _guarded(path: Path, read: Callable[[], Result]) -> Result:
+    """Turns what a damaged file makes the decompressor raise into an error that says what to do."""
+    try:
+        return read()
+    except _GZIP_ERRORS as error:
+        raise CaptureError(
+            f"{path.name} is a damaged or truncated gzip file ({error}).", "Copy it again, or capture again."
+        ) from error
+    except OSError as error:
+        raise CaptureError(f"{path.name} cannot be read: {error}.", "Copy it again, or capture again.") from error
+
+
+def merge_ranks(timelines: list[Timeline]) -> Timeline:
+    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are numbered in the order given."""
+    if len(timelines) == 1:
+        return timelines[0]
+    ranks = [(t.ranks or (0,))[0] for t in timelines]
+    if len(set(ranks)) < len(ranks):
+        ranks = list(range(len(timelines)))
+    base = min(_base_ns(t) for t in timelines)
+    strings: dict[str, int] = {}
+    threads: list[tl.Thread] = []
+    parts = []
+    for timeline, rank in zip(timelines, ranks, strict=True):
+        parts.append(_moved(timeline, rank, _base_ns(timeline) - base, strings, len(threads)))
+        threads.extend(replace(thread, rank=rank) for thread in timeline.threads)
+    return replace(
+        parts[0],
+        source=", ".join(t.source for t in timelines),
+        strings=tuple(strings),
+        threads=tuple(threads),
+        devices=tuple(device for part in parts for device in part.devices),
+        emulated=any(t.emulated for t in timelines),
+        notes=tuple(f"rank {rank}: {note}" for t, rank in zip(timelines, ranks, strict=True) for note in t.notes),
+        **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
+    )
+
+
+TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
+
+
+def _base_ns(timeline: Timeline) -> int:
+    text = timeline.facts.get("baseTimeNanoseconds", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _moved(timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int], first_thread: int) -> Timeline:
+    """The timeline on the common clock, with names and threads numbered in common."""
+    numbers = np.array([strings.setdefault(name, len(strings)) for name in timeline.strings], dtype=np.int32)
+    moved = {}
+    for name in TABLES:
+        table = getattr(timeline, name)
+        changes = {"start": table.start + shift_ns, "rank": np.full(len(table), rank, dtype=np.int32)}
+        if hasattr(table, "end"):
+            changes |= {"end": table.end + shift_ns, "name": numbers[table.name] if len(table) else table.name}
+        if hasattr(table, "thread"):
+            changes["thread"] = table.thread + np.int32(first_thread)
+        moved[name] = replace(table, **changes)
+    return replace(timeline, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)

@@ -1,0 +1,230 @@
+"""One columnar timeline, the same whatever tool recorded it.
+
+Every time is an integer number of nanoseconds on the clock of its capture. Names are indices into one table of strings.
+Rows of every table are sorted by start, and the longer row comes first where two start together, so that a parent stands before its children.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
+TinyInts = NDArray[np.int8]
+Floats = NDArray[np.float32]
+
+
+class Kind(IntEnum):
+    """What a device row is. A SYNC row is a wait that the tool draws on a stream: the device does nothing in it, so it is never busy time."""
+
+    KERNEL = 0
+    COPY = 1
+    MEMSET = 2
+    COMMUNICATION = 3
+    SYNC = 4
+
+
+class Direction(IntEnum):
+    """Which way a copy goes; UNKNOWN for rows that are no copies."""
+
+    UNKNOWN = 0
+    H2D = 1
+    D2H = 2
+    D2D = 3
+    P2P = 4
+    H2H = 5
+
+
+class HostMemory(IntEnum):
+    """The memory on the host's side of a copy. Only pinned memory can be copied while the host goes on."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call that launched it (-1: none recorded)."""
+
+    start: Ints
+    end: Ints
+    name: SmallInts
+    kind: TinyInts
+    rank: SmallInts
+    device: SmallInts
+    stream: Ints
+    correlation: Ints
+    external: Ints
+    bytes: Ints
+    direction: TinyInts
+    host_memory: TinyInts
+    grid: Ints
+    block: SmallInts
+    occupancy: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class HostTable:
+    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an index into `Timeline.threads`."""
+
+    start: Ints
+    end: Ints
+    name: SmallInts
+    rank: SmallInts
+    thread: SmallInts
+    correlation: Ints
+    external: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total after it (-1: not recorded), `device` -1 is the host."""
+
+    start: Ints
+    bytes: Ints
+    allocated: Ints
+    reserved: Ints
+    rank: SmallInts
+    device: SmallInts
+    thread: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread; `tid` is as the tool wrote it."""
+
+    rank: int
+    pid: str
+    tid: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """An accelerator. Zero means that the capture does not say."""
+
+    rank: int
+    index: int
+    name: str = ""
+    multiprocessors: int = 0
+    compute_capability: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A whole capture. `notes` are sentences about what the reader had to drop or doubt; `emulated` must be shown wherever figures are."""
+
+    source: str
+    format: str
+    strings: tuple[str, ...]
+    device: DeviceTable
+    runtime: HostTable
+    operators: HostTable
+    ranges: HostTable
+    python: HostTable
+    memory: MemoryTable
+    threads: tuple[Thread, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
+    world_size: int = 0
+    emulated: bool = False
+    notes: tuple[str, ...] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have any row, ascending."""
+        found: set[int] = set()
+        for table in (self.device, self.runtime, self.operators, self.ranges, self.python):
+            found.update(int(rank) for rank in np.unique(table.rank))
+        return tuple(sorted(found))
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First start and last end of anything that was recorded, ns; (0, 0) when there is nothing."""
+        tables = [t for t in (self.device, self.runtime, self.operators, self.ranges, self.python) if len(t)]
+        if not tables:
+            return 0, 0
+        return min(int(t.start[0]) for t in tables), max(int(t.end.max()) for t in tables)
+
+    @property
+    def events(self) -> int:
+        """Rows in all tables."""
+        return sum(
+            len(t) for t in (self.device, self.runtime, self.operators, self.ranges, self.python, self.memory)
+        )
+
+    def names(self, table: DeviceTable | HostTable) -> list[str]:
+        """The names of a table's rows."""
+        return [self.strings[index] for index in table.name.tolist()]
+
+
+Table = TypeVar("Table", DeviceTable, HostTable, MemoryTable)
+
+DTYPES: dict[str, Any] = {
+    **dict.fromkeys(("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "grid"), np.int64),
+    **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
+    **dict.fromkeys(("kind", "direction", "host_memory"), np.int8),
+    "occupancy": np.float32,
+}
+DEFAULTS: dict[str, float] = {"correlation": -1, "external": -1, "allocated": -1, "reserved": -1, "occupancy": np.nan}
+
+
+def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
+    """A table from the columns given; what is not given is filled with its default. Rows are put in order."""
+    values = {}
+    for column in fields(kind):
+        dtype = DTYPES[column.name]
+        given = columns.pop(column.name, None)
+        if given is None:
+            given = np.full(length, DEFAULTS.get(column.name, 0), dtype=dtype)
+        values[column.name] = np.asarray(given, dtype=dtype)
+    if columns:
+        raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")
+    return sort_table(kind(**values))
+
+
+def sort_table(table: Table) -> Table:
+    """The rows by start, then longer first: a parent stands before the children that start with it."""
+    start = table.start
+    end = getattr(table, "end", None)
+    if len(start) < 2:
+        return table
+    if end is None:
+        order = np.argsort(start, kind="stable")
+    else:
+        order = np.lexsort((-end, start))
+    return take(table, order)
+
+
+def take(table: Table, rows: Any) -> Table:
+    """The table of the given rows: indices, a slice or a mask."""
+    return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
+
+
+def concatenate(tables: list[Table]) -> Table:
+    """One table, in order, of all rows of several."""
+    kind = type(tables[0])
+    columns = {c.name: np.concatenate([getattr(t, c.name) for t in tables]) for c in fields(kind)}
+    return sort_table(kind(**columns))
+
+
+def empty_timeline(source: str, format_: str) -> Timeline:
+    """A capture with no rows."""
+    host = make_table(HostTable)
+    return Timeline(source, format_, (), make_table(DeviceTable), host, host, host, host, make_table(MemoryTable))
