@@ -34,7 +34,10 @@ class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CriterionSpec(_Spec, frozen=True):
-    """One thing a check decides. `target` is written here and nowhere else; `text` may use `{target}`."""
+    """One thing a check decides. `target` is written here and nowhere else; `text` may use `{target}`.
+
+    `margin` below 1 asks for non-inferiority: the bound needs to reach that share of the target (as fast as: 0.97).
+    """
 
     id: str
     kind: Kind
@@ -42,6 +45,7 @@ class CriterionSpec(_Spec, frozen=True):
     target: float | None = None
     direction: Literal["at_least", "at_most"] = "at_least"
     unit: str = ""
+    margin: float = 1.0
 
 
 class DeviceSpec(_Spec, frozen=True):

@@ -1,0 +1,308 @@
+"""From what was measured to what holds, and from what holds to the outcome: pure functions, a sentence for each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from bottleneck_lab.catalog import CriterionSpec, FailReason, Kind
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialTest, State
+from bottleneck_lab.grading.statistics import Interval
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+
+BUSY_CORES = 0.25
+"""Cores taken by other programs above which a check blames them: contended runs were seen to invert results."""
+
+PRESSURED_SHARE = 0.05
+"""Share of time in which some program waited for a CPU (Linux pressure stall information) that is worth naming."""
+
+NOISY_SHARE = 0.1
+"""Difference between single measurements, as a share, that is worth naming: ten times that of a quiet machine."""
+
+_HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCONCLUSIVE: None}
+
+
+def sequential_test(spec: CriterionSpec, plan: Plan = PAIRS) -> SequentialTest:
+    """The sequential test that decides `spec`. Raises LabError when the lab's author gave it no target."""
+    return SequentialTest(target=_target(spec), direction=spec.direction, plan=plan, margin=spec.margin)
+
+
+def grade_decision(spec: CriterionSpec, decision: Decision, things: str = "pairs") -> CriterionResult:
+    """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks."""
+    return _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
+
+
+def grade_value(spec: CriterionSpec, value: float, samples: int = 0, things: str = "samples") -> CriterionResult:
+    """The result of a criterion whose value is exact or counted: nothing is sampled, so nothing bounds it.
+
+    A value that is not a number cannot decide. Raises LabError when the lab's author gave the criterion no target.
+    """
+    bar, exact = sequential_test(spec).bar, Interval(-math.inf, value, math.inf)
+    if math.isnan(value):
+        return _result(spec, None, exact, samples, things)
+    return _result(spec, value >= bar if spec.direction == "at_least" else value <= bar, exact, samples, things)
+
+
+def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: str = "answers") -> CriterionResult:
+    """The result of a criterion that is right or wrong. `problem` says what is wrong; None: all `checked` were right.
+
+    With nothing wrong and nothing checked there is no answer: `holds` is None.
+    """
+    text = _text(spec)
+    if problem is not None:
+        return CriterionResult(spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked)
+    if checked == 0:
+        return CriterionResult(spec.id, spec.kind, None, f"{text}: not checked, nothing was there to check.")
+    return CriterionResult(
+        spec.id, spec.kind, True, f"{text}: yes ({_count(checked, things)} checked).", samples=checked
+    )
+
+
+def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
+    """The result of a criterion that was not reached: `why` says in a few words what came before."""
+    sentence = f"{_text(spec)}: not measured, {why}."
+    return CriterionResult(
+        spec.id, spec.kind, None, sentence, target=spec.target, direction=spec.direction, unit=spec.unit
+    )
+
+
+def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
+    """One result for a criterion that every case has to meet on its own, so that no easy case can carry a hard one.
+
+    The worst case speaks for all: one that fails before one that is undecided, then the one furthest on the wrong side.
+    """
+    case, worst = min(results.items(), key=lambda item: _goodness(item[1]))
+    if len(results) == 1:
+        return worst
+    label = f"{worst.sentence.rstrip('.')}, in the worst of {len(results)} cases ({case})."
+    return msgspec.structs.replace(worst, sentence=label, samples=sum(result.samples for result in results.values()))
+
+
+def _goodness(result: CriterionResult) -> tuple[int, float]:
+    rank = {False: 0, None: 1, True: 2}[result.holds]
+    if result.value is None:
+        return rank, -math.inf
+    return rank, result.value if result.direction == "at_least" else -result.value
+
+
+def _target(spec: CriterionSpec) -> float:
+    if spec.target is None:
+        raise LabError(f"Criterion '{spec.id}' has no target.", "The lab's author must give it one in lab.toml.")
+    return spec.target
+
+
+def _result(spec: CriterionSpec, holds: bool | None, interval: Interval, samples: int, things: str) -> CriterionResult:
+    """The verdict's form of an interval: JSON has no infinity, so a missing figure or bound is None."""
+    low, value, high = (figure if math.isfinite(figure) else None for figure in interval)
+    sentence = f"{_text(spec)}: {_measured(spec, holds, interval, _count(samples, things))}{_reminder(spec)}."
+    return CriterionResult(
+        spec.id, spec.kind, holds, sentence, value, low, high, _target(spec), spec.direction, spec.unit, samples
+    )
+
+
+def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count: str) -> str:
+    """Such as `41% (39–43%, 12 blocks)`; a bound or a figure that is missing is left out."""
+    low, value, high = (format_figure(figure, spec.unit, spec.target) for figure in interval)
+    undecided = "undecided, " if holds is None else ""
+    if math.isnan(interval.median):
+        return f"{undecided}{count} measured"
+    details = [f"{low.removesuffix(_suffix(spec.unit))}–{high}"] if math.isfinite(interval.high) else []
+    details += [] if count.startswith("0 ") else [count]
+    return f"{undecided}{value}{' (' + ', '.join(details) + ')' if details else ''}"
+
+
+def _reminder(spec: CriterionSpec) -> str:
+    """The target, where the criterion's own text does not state it."""
+    return "" if "{target}" in spec.text else f"; the target is {_aim(spec)}"
+
+
+def _aim(spec: CriterionSpec) -> str:
+    words = "at least" if spec.direction == "at_least" else "at most"
+    margin = "" if spec.margin == 1 else f", met from {format_figure(sequential_test(spec).bar, spec.unit)} on"
+    return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
+
+
+def _text(spec: CriterionSpec) -> str:
+    target = "" if spec.target is None else format_figure(spec.target, spec.unit)
+    return spec.text.replace("{target}", target).rstrip(". ")
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _count(n: int, things: str) -> str:
+    return f"{n} {things.removesuffix('s') if n == 1 else things}"
+
+
+def _suffix(unit: str) -> str:
+    return {"share": "%", "x": "x", "%": "%", "": ""}.get(unit, f" {unit}")
+
+
+def format_figure(value: float, unit: str, against: float | None = None) -> str:
+    """A figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to three significant digits.
+
+    Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80% is asked for.
+    """
+    if not math.isfinite(value):
+        return str(value)
+    for digits in range(8):
+        text = _digits(value, unit, digits)
+        if against is None or value == against or text != _digits(against, unit, digits):
+            break
+    return text
+
+
+def _digits(value: float, unit: str, more: int) -> str:
+    scaled = value * 100 if unit == "share" else value
+    size = math.floor(math.log10(abs(scaled))) if scaled else 0
+    places = more if unit == "share" and abs(scaled) >= 10 else max(0, 2 - size) + more
+    text = f"{scaled:,.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{_suffix(unit)}"
+
+
+class Stopped(NamedTuple):
+    """Why the learner's code did not run to the end, with one sentence on what was seen."""
+
+    reason: Literal["crashed", "timed out", "tampered"]
+    sentence: str
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """What was seen of the machine while it measured; None where it could not be seen.
+
+    `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy by other programs.
+    `waiting`: share of time in which some program waited for a CPU.
+    """
+
+    noise: float | None = None
+    other_cores: float | None = None
+    cores: int | None = None
+    waiting: float | None = None
+
+
+class Conclusion(NamedTuple):
+    """What a check answers, in the order of the verdict's fields."""
+
+    outcome: Outcome
+    reason: FailReason | None
+    summary: str
+    advice: list[str]
+
+
+def conclude(
+    results: Sequence[CriterionResult],
+    *,
+    specs: Sequence[CriterionSpec],
+    machine: LabError | None = None,
+    stopped: Stopped | None = None,
+    conditions: Conditions | None = None,
+) -> Conclusion:
+    """The outcome of a check from all that was found, each criterion of `specs` having exactly one result for a PASS.
+
+    `machine` is a fault of the machine or of the checker: it says nothing about the learner's work, so it goes first.
+    Then what surely fails, the gravest reason first; then what is undecided; and only then PASS.
+    """
+    machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
+    if machine is not None:
+        return Conclusion(Outcome.ERROR, None, f"Not your work's fault: {_lower(machine.message)}", [machine.remedy])
+    return _failure(results, stopped) or _undecided(results, conditions or Conditions()) or _pass(results)
+
+
+def _incomplete(
+    results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
+) -> LabError | None:
+    """A check that left out a criterion, or judged one twice or as another kind, is broken: it must never pass."""
+    wanted = Counter((spec.id, spec.kind) for spec in specs)
+    got = Counter((result.id, result.kind) for result in results)
+    missing, extra = wanted - got, got - wanted
+    surely_fails = may_stop_early or any(result.holds is False for result in results)
+    if specs and not extra and (surely_fails or not missing):
+        return None
+    names = ", ".join(sorted(id_ for id_, _ in missing + extra)) or "none is declared"
+    message = f"The checker did not judge each criterion once ({names})."
+    return LabError(message, "Report this as a bug of the lab or of `lab check`.")
+
+
+_REASONS: dict[Kind, FailReason] = {
+    "correctness": "wrong output",
+    "target": "correct but slow",
+    "mechanism": "the mechanism is still there",
+    "diagnosis": "wrong diagnosis",
+}
+"""By kind, the gravest first: wrong output beats slow, and a diagnosis counts when all else may hold."""
+
+_ADVICE: dict[FailReason, list[str]] = {
+    "wrong output": ["Make it right before making it fast: undo the last change and see whether the answers agree."],
+    "correct but slow": [
+        "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
+        "`lab hint` gives the next hint.",
+    ],
+    "the mechanism is still there": [
+        "What the lab is about is still there: `lab report` shows where it stands in the trace."
+    ],
+    "wrong diagnosis": ["Read your capture again with `lab report`, then correct diagnosis.toml."],
+    "crashed": ["`lab run` runs it in the open and shows the whole error."],
+    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
+    "tampered": ["Let every call do its whole work, in its own process and only there; `lab reset` starts afresh."],
+}
+
+
+def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Conclusion | None:
+    wrong = [result for result in results if result.holds is False]
+    failed = sorted(wrong, key=lambda result: list(_REASONS).index(result.kind))
+    if stopped is not None and (stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"):
+        return Conclusion(Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason])
+    if not failed:
+        return None
+    reason, also = _REASONS[failed[0].kind], [f"Also: {result.sentence}" for result in failed[1:]]
+    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, [*_ADVICE[reason], *also])
+
+
+def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:
+    open_ = [result for result in results if result.holds is None]
+    if not open_:
+        return None
+    measured = next((result for result in open_ if result.low is not None), None)
+    cause, advice = explain_noise(conditions, near_target=measured is not None)
+    return Conclusion(Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice)
+
+
+def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
+    """Why a measurement could not decide, as one sentence, and what to do about it: the surest cause that was seen.
+
+    `near_target` says that there was enough for bounds, and only their distance from the target was too small.
+    """
+    again = "Then run `lab check` again."
+    if (conditions.other_cores or 0) > BUSY_CORES:
+        of = f" of {conditions.cores}" if conditions.cores else ""
+        cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
+        return cause, ["Close what else is running (`top` shows it).", again]
+    if (conditions.waiting or 0) > PRESSURED_SHARE:
+        cause = f"Programs had to wait for a CPU {conditions.waiting:.0%} of the time."
+        return cause, ["Close what else is running, or use a machine or container with more CPU time to itself.", again]
+    if (conditions.noise or 0) > NOISY_SHARE:
+        unseen = "for a reason unseen" if conditions.other_cores is None else "though little else was running"
+        cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
+        remedy = "Plug the machine in and let it cool; one that is shared with others may never be steady."
+        return cause, [remedy, again]
+    if near_target:
+        return "That is too close to the target to tell them apart.", ["Gain a little more than asked for.", again]
+    return "The time ended before there were enough measurements.", ["Make single calls faster.", again]
+
+
+def _pass(results: Sequence[CriterionResult]) -> Conclusion:
+    main = next((result for result in results if result.kind == "target"), results[0])
+    count = "The only criterion holds" if len(results) == 1 else f"All {len(results)} criteria hold"
+    return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
+
+
+def _lower(sentence: str) -> str:
+    """A sentence to go on after a colon; names in capitals stay."""
+    return sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]
