@@ -1,0 +1,127 @@
+"""Small charts as SVG: readable without script, in print, and by a screen reader through their titles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.report import words
+from bottleneck_lab.report.markup import Markup, tag
+
+
+def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
+    """One bar of 100%. `parts`: name, colour class, share (0–1); a share of at least 8% carries its figure."""
+    pieces: list[Markup] = []
+    left = 0.0
+    for name, colour, share in parts:
+        title = tag("title", f"{name}: {words.format_share(share)}")
+        pieces.append(tag("rect", x=_percent(left), y=0, width=_percent(share), height=38, class_=colour))
+        if share >= 0.08:
+            middle = _percent(left + share / 2)
+            pieces.append(tag("text", words.format_share(share), x=middle, y=24, class_="inside", text_anchor="middle"))
+        pieces[-1] = tag("g", pieces[-1], title)
+        left += share
+    return tag("svg", tag("title", label), pieces, role="img", height=38)
+
+
+def criterion_bar(criterion: CriterionResult) -> Markup:
+    """The value with its interval against the target."""
+    value = criterion.value or 0.0
+    low, high = (value if bound is None else bound for bound in (criterion.low, criterion.high))
+    end = words.scale_end(criterion)
+    drawn = [
+        tag("rect", x=0, y=4, width="100%", height=14, class_="ground"),
+        tag(
+            "rect",
+            x=0,
+            y=4,
+            width=_percent(low / end),
+            height=14,
+            class_="fill-good" if criterion.holds else "fill-bad",
+        ),
+        tag("rect", x=_percent(low / end), y=4, width=_percent((high - low) / end), height=14, class_="fill-unsure"),
+    ]
+    if criterion.target is not None:
+        place = _percent(criterion.target / end)
+        drawn.append(tag("line", x1=place, x2=place, y1=0, y2=22, class_="target"))
+    spoken = f"{words.format_value(value, criterion.unit)}, wanted {words.format_target(criterion) or 'no target'}"
+    return tag("svg", tag("title", spoken), drawn, role="img", height=22)
+
+
+def gain_bars(predicted: float, measured: float | None) -> Markup:
+    """Predicted above measured speed-up, on one scale."""
+    end = max(predicted, measured or 0.0, 1.0) * 1.15
+    rows: list[Markup] = []
+    for place, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
+        y = place * 30
+        rows.append(tag("text", name, x=0, y=y + 16, class_="soft"))
+        figure = "not measured" if gain is None else f"{gain:.2f}x"
+        width = 0.8 * (gain or 0.0) / end
+        rows.append(tag("rect", x="16%", y=y + 3, width=_percent(width), height=18, class_="fill-value"))
+        rows.append(tag("text", figure, x=_percent(0.17 + width), y=y + 16))
+    return tag("svg", tag("title", "Predicted and measured speed-up"), rows, role="img", height=56)
+
+
+def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
+    """The main criterion over the attempts, with its target; None where no attempt measured one.
+
+    The main criterion is the first of kind `target` in the newest attempt that has one.
+    """
+    main = next((each for verdict in reversed(attempts) for each in verdict.criteria if _is_figure(each)), None)
+    if main is None:
+        return None
+    results = [next((each for each in verdict.criteria if each.id == main.id), None) for verdict in attempts]
+    values = [None if each is None else each.value for each in results]
+    end = max([words.scale_end(each) for each in results if each is not None])
+    points = [
+        (0.08 + 0.86 * (place + 0.5) / len(values), 130 - 110 * value / end, value, attempts[place])
+        for place, value in enumerate(values)
+        if value is not None
+    ]
+    return tag(
+        "svg",
+        tag("title", f"{main.id} over {len(attempts)} attempts"),
+        _axis(main, end),
+        [_step(left, right) for left, right in zip(points, points[1:], strict=False)],
+        [_dot(point, main.unit) for point in points],
+        [tag("text", str(n + 1), x=_percent(0.08 + 0.86 * (n + 0.5) / len(values)), y=150, class_="soft", text_anchor="middle")
+         for n in range(len(values))],
+        role="img",
+        height=156,
+    )  # fmt: skip
+
+
+Point = tuple[float, float, float, Verdict]
+
+
+def _step(left: Point, right: Point) -> Markup:
+    return tag("line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="axis")
+
+
+def _dot(point: Point, unit: str) -> Markup:
+    x, y, value, verdict = point
+    figure = words.format_value(value, unit)
+    label = tag("text", figure, x=_percent(x), y=y - 10, text_anchor="middle")
+    return tag(
+        "g",
+        tag("circle", cx=_percent(x), cy=y, r=5, class_=verdict.outcome.value),
+        label,
+        tag("title", f"{verdict.outcome}: {figure}"),
+    )
+
+
+def _axis(main: CriterionResult, end: float) -> list[Markup]:
+    drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
+    if main.target is not None:
+        y = 130 - 110 * main.target / end
+        drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
+        drawn.append(tag("text", words.format_value(main.target, main.unit), x="7%", y=y + 4, text_anchor="end"))
+    return drawn
+
+
+def _is_figure(criterion: CriterionResult) -> bool:
+    return criterion.kind == "target" and criterion.value is not None
+
+
+def _percent(share: float) -> str:
+    return f"{max(0.0, min(1.0, share)) * 100:.3f}%"

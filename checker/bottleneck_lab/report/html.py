@@ -1,0 +1,97 @@
+"""The report as one HTML file: no other file, no network, nothing from a trace or a learner ever read as markup or script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.report import words
+from bottleneck_lab.report.lanes import pack_timeline
+from bottleneck_lab.report.markup import Markup, join, tag
+from bottleneck_lab.report.page_timeline import timeline_section
+from bottleneck_lab.report.page_verdict import (
+    Answered,
+    attempts_section,
+    circumstances_section,
+    diagnosis_section,
+    prediction_section,
+    verdict_section,
+)
+from bottleneck_lab.trace.timeline import Timeline
+
+
+def render_html(
+    *,
+    title: str,
+    timeline: Timeline | None = None,
+    summary: None = None,
+    attempts: Sequence[Verdict] = (),
+    diagnosis: Sequence[Answered] = (),
+    comparison: None = None,
+) -> str:
+    """The whole page. What is not given is left out; `attempts` stand oldest first."""
+    verdict = attempts[-1] if attempts else None
+    emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual"))
+    sections = {
+        "The check": verdict_section(verdict) if verdict else None,
+        "Timeline": timeline_section(pack_timeline(timeline), events=timeline.events) if timeline else None,
+        "Predicted and measured": prediction_section(verdict) if verdict else None,
+        "Your diagnosis": diagnosis_section(diagnosis),
+        "Attempts": attempts_section(attempts),
+        "How it was measured": circumstances_section(verdict, timeline.facts if timeline else {}),
+    }
+    body = join([_header(title, verdict, emulated, sections), tag("main", sections.values()), _footer()])
+    return _fill_page(title, body)
+
+
+def _header(title: str, verdict: Verdict | None, emulated: bool, sections: dict[str, Markup | None]) -> Markup:
+    badges = []
+    if verdict:
+        badges.append(tag("li", verdict.outcome.value, class_=f"badge outcome {verdict.outcome.value}"))
+        badges.append(tag("li", f"{verdict.lab} on {verdict.device}", class_="badge"))
+        badges.append(tag("li", verdict.attestation, class_="badge"))
+    if emulated:
+        badges.append(tag("li", "Emulated device: its times are modelled", class_="badge emulated"))
+    lede = tag("p", verdict.summary, class_="lede") if verdict else None
+    links = [tag("li", tag("a", name, href=f"#{_anchor(part)}")) for name, part in sections.items() if part]
+    return tag(
+        "header",
+        tag("p", "bottleneck-lab report", class_="kicker"),
+        tag("h1", title),
+        tag("ul", badges, class_="badges"),
+        lede,
+        tag("nav", tag("ul", links), aria_label="Sections"),
+        class_="top",
+    )
+
+
+def _anchor(part: Markup) -> str:
+    return part.split(' id="', 1)[1].split('"', 1)[0]
+
+
+def _footer() -> Markup:
+    return tag("footer", tag("p", "Made by bottleneck-lab. This file is complete in itself and works offline."))
+
+
+def _fill_page(title: str, body: Markup) -> str:
+    """The page's frame filled in one pass, so that nothing inside a value is ever taken for a place to fill."""
+    page = files("bottleneck_lab.report") / "page"
+    style, script = ((page / name).read_text(encoding="utf-8") for name in ("page.css", "timeline.js"))
+    values = {
+        "title": tag("title", title),
+        "style": style,
+        "script": script,
+        "style_hash": _csp_hash(style),
+        "script_hash": _csp_hash(script),
+        "body": body,
+    }
+    first, *rest = (page / "page.html").read_text(encoding="utf-8").split("{{")
+    return first + "".join(values[part.split("}}", 1)[0]] + part.split("}}", 1)[1] for part in rest)
+
+
+def _csp_hash(text: str) -> str:
+    """The text's digest as a Content-Security-Policy names it: only this very script and style may be used."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,88 @@
+"""The page's timeline: the canvas with its tools, and the packed rows that timeline.js draws."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bottleneck_lab.report import words
+from bottleneck_lab.report.lanes import CATEGORIES, PackedTimeline
+from bottleneck_lab.report.markup import Markup, join, table, tag
+from bottleneck_lab.report.page_verdict import section
+
+_TOOLS = (
+    ("in", "Zoom in"),
+    ("out", "Zoom out"),
+    ("left", "◀ Earlier"),
+    ("right", "Later ▶"),
+    ("all", "Show all"),
+    ("gap", "Next longest gap"),
+)
+_KEYS = (("+ −", "zoom"), ("← →", "move"), ("↑ ↓", "scroll"), ("0", "all"), ("g", "next gap"))
+
+
+def timeline_section(packed: PackedTimeline, *, events: int) -> Markup:
+    """The drawn timeline of `events` rows, with its legend and, for those who cannot see it, a table of its lanes."""
+    span = words.format_duration(packed.head["span_ns"])
+    lead = (
+        f"All {events:,} recorded events over {span}; gaps in a device's work are hatched in the colour of their cause."
+    )
+    body = tag("div", _tools(), _canvases(span), _hint(), _legend(packed), id="timeline")
+    return section("steps", "Timeline", body, _lane_table(packed), _data(packed), lead=lead)
+
+
+def _tools() -> Markup:
+    buttons = [tag("button", label, type="button", data_action=action) for action, label in _TOOLS]
+    search = tag("input", type="search", placeholder="Highlight a name", aria_label="Highlight events by name")
+    return tag("div", buttons, search, class_="tools")
+
+
+def _canvases(span: str) -> Markup:
+    spoken = f"Timeline of {span}. Arrow keys move, plus and minus zoom, g goes to the next longest gap. The table below lists its lanes."
+    lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
+    return join(
+        [
+            tag("canvas", class_="overview", aria_hidden="true"),
+            tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
+            tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
+            tag("p", class_="detail", aria_live="polite"),
+        ]
+    )
+
+
+def _hint() -> Markup:
+    keys = [join([tag("kbd", key), f" {what}  "]) for key, what in _KEYS]
+    mouse = "Click, then use the wheel to zoom; drag to move; drag along the ruler to show that stretch.  "
+    return tag("p", mouse, keys, class_="soft hint")
+
+
+def _legend(packed: PackedTimeline) -> Markup:
+    items = [
+        tag("li", tag("span", class_=f"key {CATEGORIES[key][1]}"), CATEGORIES[key][0]) for key in packed.categories
+    ]
+    return tag("ul", items, class_="legend", aria_label="Legend")
+
+
+def _lane_table(packed: PackedTimeline) -> Markup:
+    rows = [
+        [lane["group"], lane["label"], f"{lane['events']:,}", words.format_duration(lane["busy_ns"])]
+        for lane in packed.head["lanes"]
+    ]
+    listed = table(["where", "lane", "events", "busy"], rows, caption="Lanes of the timeline", numeric={2, 3})
+    return tag("details", tag("summary", "The timeline's lanes as a table"), listed)
+
+
+def _data(packed: PackedTimeline) -> Markup:
+    """Head and columns in scripts that the browser does not run. No `<` is left in the head, so nothing in a name can end the script."""
+    head = (
+        msgspec.json.encode(packed.head)
+        .decode()
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+    )
+    return join(
+        [
+            tag("script", Markup(head), type="application/json", id="timeline-head"),
+            tag("script", Markup(packed.data), type="text/plain", id="timeline-data"),
+        ]
+    )
