@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
@@ -73,8 +74,9 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     results = [next((each for each in verdict.criteria if each.id == main.id), None) for verdict in attempts]
     values = [None if each is None else each.value for each in results]
     end = max([words.scale_end(each) for each in results if each is not None])
+    across = [0.08 + 0.86 * (place + 0.5) / len(values) for place in range(len(values))]
     points = [
-        (0.08 + 0.86 * (place + 0.5) / len(values), 130 - 110 * value / end, value, attempts[place])
+        (across[place], 130 - 110 * value / end, value, attempts[place])
         for place, value in enumerate(values)
         if value is not None
     ]
@@ -82,16 +84,19 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
         "svg",
         tag("title", f"{main.id} over {len(attempts)} attempts"),
         _axis(main, end),
-        [_step(left, right) for left, right in zip(points, points[1:], strict=False)],
+        [_step(left, right) for left, right in pairwise(points)],
         [_dot(point, main.unit) for point in points],
-        [tag("text", str(n + 1), x=_percent(0.08 + 0.86 * (n + 0.5) / len(values)), y=150, class_="soft", text_anchor="middle")
-         for n in range(len(values))],
+        [_number(place + 1, x) for place, x in enumerate(across)],
         role="img",
         height=156,
-    )  # fmt: skip
+    )
 
 
 Point = tuple[float, float, float, Verdict]
+
+
+def _number(number: int, x: float) -> Markup:
+    return tag("text", str(number), x=_percent(x), y=150, class_="soft", text_anchor="middle")
 
 
 def _step(left: Point, right: Point) -> Markup:

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no other file, no network, nothing from a trace or a learner ever read as markup or script."""
+"""The report as one HTML file: no other file, no network, and no text of a trace ever read as markup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report import words
 from bottleneck_lab.report.lanes import pack_timeline
 from bottleneck_lab.report.markup import Markup, join, tag
 from bottleneck_lab.report.page_timeline import timeline_section

@@ -1,7 +1,8 @@
 """The timeline as the page draws it: lanes of rows without overlap, packed into a few typed columns.
 
-Every recorded row is in it. What makes a large capture open quickly is the form, not an excerpt: per row of a lane, the distance to the event before,
-the duration, the name's index and the category, as gzipped binary columns that the page turns into arrays without parsing.
+Every recorded row is in it. What makes a large capture open quickly is the form, not an excerpt: per row of a lane,
+the distance to the event before, the duration, the name's index and the category, as gzipped binary columns
+that the page turns into arrays without parsing.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Lane:
-    """One line of the timeline. `gaps` marks a device's idle time, `overview` what the small picture of the whole capture shows."""
+    """One line of the timeline. `gaps` marks a device's idle time, `overview` what the small picture of all shows."""
 
     group: str
     label: str
@@ -99,7 +100,7 @@ class PackedTimeline:
 def pack_timeline(
     timeline: Timeline, gaps: Iterable[Lane] = (), steps: Iterable[tuple[int, int]] = ()
 ) -> PackedTimeline:
-    """The capture with its idle `gaps` (one lane a device, in the group that `device_group` names) and `steps` (start and end, ns)."""
+    """The capture with its idle `gaps` (a lane a device, in the group that `device_group` names) and `steps` (ns)."""
     origin, end = timeline.extent
     lanes = _order([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
     rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
@@ -163,7 +164,7 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
 def split_rows(events: Events) -> list[Events]:
     """`events` spread over rows in which nothing overlaps, outermost first.
 
-    An event goes on the first row if everything before it has ended; the rest is spread in the same way over the rows below.
+    An event goes on the first row if everything before it has ended; the rest is spread likewise over the rows below.
     """
     rows: list[Events] = []
     while len(events):
@@ -248,7 +249,7 @@ _TYPES = {"|u1": "u8", "<u2": "u16", "<u4": "u32", "<f8": "f64"}
 
 
 def _smallest(parts: list[Column]) -> Column:
-    """One little-endian column in the narrowest type that holds it. Integers are exact in a float64 up to 2^53, which is 104 days in ns."""
+    """One little-endian column in the narrowest type that holds it. A float64 is exact up to 2^53 ns, 104 days."""
     column = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     top = int(column.max(initial=0))
     for bits, type_ in ((8, "|u1"), (16, "<u2"), (32, "<u4")):

@@ -14,11 +14,11 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: str | None | Iterable[str | None], **attributes: str | float | bool | None) -> Markup:
+def tag(name: str, *children: str | Iterable[str | None] | None, **attributes: str | float | bool | None) -> Markup:
     """`<name attributes>children</name>`.
 
-    Strings are escaped unless they are Markup; None is left out. Attribute names lose a trailing underscore (`class_`) and have `-` for `_`;
-    True is an attribute without a value, False and None leave it out.
+    Strings are escaped unless they are Markup; None is left out. Attribute names lose a trailing underscore (`class_`)
+    and have `-` for `_`; True is an attribute without a value, False and None leave it out.
     """
     written = "".join(_attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
     if name in VOID:
@@ -26,12 +26,12 @@ def tag(name: str, *children: str | None | Iterable[str | None], **attributes: s
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 
-def join(children: Iterable[str | None | Iterable[str | None]]) -> Markup:
+def join(children: Iterable[str | Iterable[str | None] | None]) -> Markup:
     """The children one after the other, escaped where needed."""
     return Markup("".join(_text(child) for child in children))
 
 
-def _text(child: str | None | Iterable[str | None]) -> str:
+def _text(child: str | Iterable[str | None] | None) -> str:
     if child is None:
         return ""
     if isinstance(child, Markup):

@@ -17,6 +17,7 @@ _TOOLS = (
     ("all", "Show all"),
     ("gap", "Next longest gap"),
 )
+_JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _KEYS = (("+ −", "zoom"), ("← →", "move"), ("↑ ↓", "scroll"), ("0", "all"), ("g", "next gap"))
 
 
@@ -37,7 +38,7 @@ def _tools() -> Markup:
 
 
 def _canvases(span: str) -> Markup:
-    spoken = f"Timeline of {span}. Arrow keys move, plus and minus zoom, g goes to the next longest gap. The table below lists its lanes."
+    spoken = f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A table follows."
     lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
     return join(
         [
@@ -72,14 +73,8 @@ def _lane_table(packed: PackedTimeline) -> Markup:
 
 
 def _data(packed: PackedTimeline) -> Markup:
-    """Head and columns in scripts that the browser does not run. No `<` is left in the head, so nothing in a name can end the script."""
-    head = (
-        msgspec.json.encode(packed.head)
-        .decode()
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-    )
+    """Head and columns in scripts that are not run. No `<` is left in the head, so that no name can end the script."""
+    head = msgspec.json.encode(packed.head).decode().translate(_JSON_ESCAPES)
     return join(
         [
             tag("script", Markup(head), type="application/json", id="timeline-head"),

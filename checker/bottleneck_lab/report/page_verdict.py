@@ -1,4 +1,4 @@
-"""The page's sections about a check: its criteria, the prediction, the attempts so far, the diagnosis, the circumstances."""
+"""The page's sections about a check: criteria, prediction, attempts so far, diagnosis, circumstances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Answered:
     holds: bool | None = None
 
 
-def section(anchor: str, title: str, *children: str | None | Sequence[str | None], lead: str = "") -> Markup:
+def section(anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = "") -> Markup:
     """A section of the page that its navigation can jump to."""
     intro = tag("p", lead, class_="soft") if lead else None
     return tag(
