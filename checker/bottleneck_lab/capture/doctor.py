@@ -1,0 +1,300 @@
+"""What this machine has, what each thing unlocks, and how to get what is missing.
+
+Nothing here imports torch: the answer must come quickly, and must come when torch is the thing that is broken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace.home import dataset_root, home
+
+Need = Literal["required", "recommended", "optional"]
+
+_PROBE_S = 10
+_GIB = 2**30
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked for.
+
+    `remedy` is empty when it is there; `found` is a version, a size, or why it does not count.
+    """
+
+    name: str
+    present: bool
+    found: str
+    unlocks: str
+    need: Need
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Everything that a lab may want of this machine, in the order in which it matters.
+
+    Never raises for what is missing.
+    """
+    probes: tuple[Callable[[], list[Finding]], ...] = (_python, _packages, _gpu, _tools, _isolation, _sizes, _data)
+    return [finding for probe in probes for finding in probe()]
+
+
+def gpus() -> list[str]:
+    """Names of the CUDA devices that this process may use; asked of the driver itself, without torch."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    names = []
+    for ordinal in range(count.value):
+        text = ctypes.create_string_buffer(256)
+        cuda.cuDeviceGetName(text, 256, ordinal)
+        names.append(text.value.decode(errors="replace"))
+    return names
+
+
+def choose_device(lab: Lab, asked: str | None) -> Device:
+    """The device asked for, or the best that `lab` and this machine share: `cuda` first, then the lab's own order.
+
+    Raises UsageError for a device that the lab is not measured on, MachineError for a GPU or a torch that is not there.
+    """
+    offered = lab.spec.devices
+    if asked is not None:
+        if asked not in offered:
+            raise UsageError(f"'{lab.slug}' is not measured on '{asked}'.", f"It is measured on: {', '.join(offered)}.")
+        if asked == "cuda":
+            _require_gpu(lab)
+        return asked
+    usable = [device for device in offered if device != "cuda"]
+    if "cuda" in offered and (gpus() or not usable):
+        _require_gpu(lab)
+        return "cuda"
+    return usable[0]
+
+
+def require_torch() -> None:
+    """Raises MachineError when torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError(
+            "PyTorch is not installed for this Python.", "Install it with `pip install torch torchvision`."
+        )
+
+
+def _require_gpu(lab: Lab) -> None:
+    if not gpus():
+        others = [device for device in lab.spec.devices if device != "cuda"]
+        instead = f"Use `--device {others[0]}`; " if others else ""
+        raise MachineError(
+            "There is no CUDA device that this process can use.", f"{instead}`lab doctor` says what is missing."
+        )
+
+
+def _output(*command: str) -> str | None:
+    """The first line that a tool prints, or None when it cannot be run in time."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return None if done.returncode else (lines[-1] if lines else "works")
+
+
+def _python() -> list[Finding]:
+    right = sys.version_info >= (3, 11)
+    return [
+        Finding("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
+        Finding("system", sys.platform == "linux", platform.platform(terse=True), "checks (they need Linux)", "required",
+                "" if sys.platform == "linux" else "Use Linux, or WSL2 on Windows."),
+    ]  # fmt: skip
+
+
+def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str) -> Finding:
+    try:
+        found = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, False, "not installed", unlocks, need, remedy)
+    return Finding(name, True, found, unlocks, need)
+
+
+def _packages() -> list[Finding]:
+    return [
+        _package("torch", "torch", "every lab", "required", "pip install torch torchvision"),
+        _package(
+            "torchvision", "torchvision", "models and fast transforms", "required", "pip install torch torchvision"
+        ),
+        _package(
+            "DALI",
+            "nvidia-dali-cuda130",
+            "one of the ways to solve `dataloader`",
+            "recommended",
+            "pip install nvidia-dali-cuda130",
+        ),
+        _package("nvtx", "nvtx", "named ranges in an nsys trace", "optional", "pip install nvtx"),
+        _package(
+            "ncu-report",
+            "ncu-report",
+            "reading .ncu-rep files at full precision",
+            "optional",
+            "pip install 'bottleneck-lab[ncu]'",
+        ),
+    ]
+
+
+def _gpu() -> list[Finding]:
+    names = gpus()
+    unlocks = "measuring on `cuda`; without it every lab works on `cpu` or `virtual`"
+    version = Path("/proc/driver/nvidia/version")
+    if names:
+        driver = (
+            version.read_text().splitlines()[0].removeprefix("NVRM version: ") if version.exists() else "driver unknown"
+        )
+        return [
+            Finding("GPU", True, f"{', '.join(names)} ({' '.join(driver.split())})", unlocks, "optional"),
+            _counters(),
+        ]
+    if version.exists():
+        found, remedy = (
+            "a driver, but no device this process may use",
+            "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
+        )
+    else:
+        found, remedy = "none", "Install NVIDIA's driver where there is a GPU; nothing to do where there is none."
+    return [Finding("GPU", False, found, unlocks, "optional", remedy)]
+
+
+def _counters() -> Finding:
+    """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept for administrators.
+
+    Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
+    """
+    params = Path("/proc/driver/nvidia/params")
+    restricted = params.exists() and "RmProfilingAdminOnly: 1" in params.read_text()
+    refused = restricted and os.geteuid() != 0
+    remedy = (
+        "Run as root, or put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into /etc/modprobe.d/nvidia-profiling.conf "
+        "and load the driver again."
+    )
+    found = "refused: ERR_NVGPUCTRPERM" if refused else "allowed"
+    return Finding(
+        "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy if refused else ""
+    )
+
+
+def _tool(name: str, command: list[str], unlocks: str, remedy: str) -> Finding:
+    if shutil.which(command[0]) is None:
+        return Finding(name, False, "not on PATH", unlocks, "optional", remedy)
+    line = _output(*command)
+    if line is None:
+        return Finding(name, False, f"`{' '.join(command)}` fails", unlocks, "optional", remedy)
+    return Finding(name, True, line, unlocks, "optional")
+
+
+def _tools() -> list[Finding]:
+    nvidia = "Install it from NVIDIA's CUDA repository: `apt-get install {}`."
+    return [
+        _tool(
+            "nsys",
+            ["nsys", "--version"],
+            "`lab profile --tool nsys`: the timeline of the whole system",
+            nvidia.format("nsight-systems"),
+        ),
+        _tool(
+            "ncu",
+            ["ncu", "--version"],
+            "`lab profile --tool ncu`: one kernel's counters",
+            nvidia.format("nsight-compute"),
+        ),
+        _tool(
+            "compute-sanitizer",
+            ["compute-sanitizer", "--version"],
+            "finding races and stray reads",
+            nvidia.format("cuda-sanitizer"),
+        ),
+        _compiler(),
+    ]
+
+
+def _compiler() -> Finding:
+    unlocks = "writing CUDA C++ kernels and reading their machine code"
+    if shutil.which("nvcc"):
+        return _tool("nvcc", ["nvcc", "--version"], unlocks, "")
+    for name in ("nvidia-cuda-nvcc", "cuda-toolkit"):
+        found = _package("nvcc", name, unlocks, "optional", "")
+        if found.present:
+            return Finding("nvcc", True, f"{found.found} (pip's {name})", unlocks, "optional")
+    return Finding("nvcc", False, "not installed", unlocks, "optional", "pip install 'bottleneck-lab[nvcc]'")
+
+
+def _isolation() -> list[Finding]:
+    unlocks = "running your code with no network and no view of your files during a check"
+    if shutil.which("bwrap") is None:
+        sandbox = Finding("bubblewrap", False, "not installed", unlocks, "recommended", "apt-get install bubblewrap")
+    elif _output("bwrap", "--ro-bind", "/", "/", "--unshare-user", "true") is None:
+        remedy = "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in Docker, a seccomp profile that permits them)."
+        sandbox = Finding(
+            "bubblewrap", False, "installed, but may not make a namespace", unlocks, "recommended", remedy
+        )
+    else:
+        sandbox = Finding("bubblewrap", True, _output("bwrap", "--version") or "works", unlocks, "recommended")
+    return [sandbox, _cgroup()]
+
+
+def _cgroup() -> Finding:
+    unlocks = "exact limits and a certain end for every process of a check"
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return Finding(
+            "cgroup v2",
+            False,
+            "not mounted",
+            unlocks,
+            "optional",
+            "Boot with cgroup v2; process groups are used meanwhile.",
+        )
+    line = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1]
+    own = Path("/sys/fs/cgroup") / line.partition("::")[2].lstrip("/")
+    if os.access(own, os.W_OK):
+        return Finding("cgroup v2", True, str(own), unlocks, "optional")
+    remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; process groups are used meanwhile."
+    return Finding("cgroup v2", False, "mounted, but not ours to divide", unlocks, "optional", remedy)
+
+
+def _sizes() -> list[Finding]:
+    place = next(folder for folder in (home(), *home().parents) if folder.exists())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    shared = Path("/dev/shm")
+    rows = [
+        ("cores", float(len(os.sched_getaffinity(0))), 2.0, "cores", "measuring at all", "Allow this process at least two cores."),
+        ("memory", pages / _GIB, 4.0, "GiB", "the training workloads", "Use a machine with at least 4 GiB."),
+        ("disk", shutil.disk_usage(place).free / _GIB, 2.0, "GiB free", "data sets and captures", f"Free some space below {place}."),
+        ("/dev/shm", shutil.disk_usage(shared).total / _GIB if shared.exists() else 0.0, 0.5, "GiB",
+         "DataLoader workers and the emulated accelerator", "In Docker, add `--shm-size=2g`."),
+    ]  # fmt: skip
+    return [_size(*row) for row in rows]
+
+
+def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy: str) -> Finding:
+    enough = value >= least
+    return Finding(name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy)
+
+
+def _data() -> list[Finding]:
+    root = dataset_root("photos")
+    there = (root / "manifest.json").is_file()
+    found = str(root) if there else "not made yet"
+    return [Finding("photos", there, found, "the labs on images", "recommended", "" if there else "lab data")]

@@ -1,0 +1,79 @@
+"""`lab check`: measure what stands in the workspace, and give a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from bottleneck_lab.commands.ui import DeviceName, Json, NoWait
+
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Device
+    from bottleneck_lab.grading.verdict import Verdict
+    from bottleneck_lab.workspace.attempts import Attempt
+    from bottleneck_lab.workspace.folder import Workspace
+
+EXAMPLE = "lab check --json"
+
+
+def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = False) -> None:
+    """Measure your work and get a verdict.
+
+    Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
+    """
+    from bottleneck_lab.commands.ui import console, here, note, print_json
+
+    attempt = check_here(here(), device, no_wait=no_wait)
+    if json:
+        print_json(attempt.verdict)
+    else:
+        from bottleneck_lab.report.console import render_verdict
+
+        render_verdict(attempt.verdict, console())
+        note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
+    raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def check_here(workspace: Workspace, device: str | None = None, *, no_wait: bool = False) -> Attempt:
+    """Check the workspace as it is at this moment, and record the verdict with what was handed in."""
+    from bottleneck_lab.capture.doctor import require_torch
+    from bottleneck_lab.commands.ui import device_for, waiting
+    from bottleneck_lab.workspace.attempts import record, submission
+    from bottleneck_lab.workspace.progress import note_attempt
+
+    workspace.require_current()
+    require_torch()
+    lab = workspace.lab
+    chosen = device_for(lab, device, workspace.info.device)
+    with workspace.working("lab check", wait=not no_wait, on_wait=waiting), submission(workspace, lab) as folder:
+        verdict = _measure(workspace, folder, chosen)
+        attempt = record(workspace, verdict, folder)
+    note_attempt(lab.slug, str(workspace.root), verdict.outcome.value)
+    return attempt
+
+
+def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
+    from bottleneck_lab.commands.evidence import figures
+    from bottleneck_lab.commands.ui import data_folder, progress
+    from bottleneck_lab.grading.diagnosis import grade_diagnosis
+    from bottleneck_lab.measure.verifier import check_lab
+    from bottleneck_lab.workspace.diagnosis_file import load_answers
+    from bottleneck_lab.workspace.home import home
+
+    lab = workspace.lab
+    questions = lab.spec.questions
+    seen = figures(workspace) if any(question.from_capture for question in questions) else None
+    criteria, prediction = grade_diagnosis(questions, load_answers(folder), load_answers(lab.solution), seen)
+    with progress() as show:
+        return check_lab(
+            lab,
+            folder,
+            device,
+            data=data_folder(lab),
+            home=home(),
+            progress=show,
+            diagnosis=criteria,
+            prediction=prediction.predicted if prediction else None,
+        )

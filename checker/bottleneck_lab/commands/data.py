@@ -1,0 +1,44 @@
+"""`lab data`: make the data set, or verify the one that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.commands.ui import Json
+
+EXAMPLE = "lab data photos --images 10000"
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="Which data set.")] = "photos",
+    images: Annotated[
+        int | None, typer.Option("--images", min=1, help="How many photographs of about 500×375.", show_default=False)
+    ] = None,
+    large: Annotated[
+        int | None, typer.Option("--large", min=0, help="How many of 2 to 4 megapixels.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make the data set that the labs use, or verify and complete the one that is there."""
+    from bottleneck_lab.commands.ui import print_json, say
+
+    asked = {"small": images, "large": large}
+    root = make(name, {key: value for key, value in asked.items() if value is not None})
+    if json:
+        print_json({"dataset": name, "folder": str(root)})
+    else:
+        say(f"The data set '{name}' is complete: {root}")
+
+
+def make(name: str, options: dict[str, int] | None = None) -> Path:
+    """Make the data set `name` and show how far it is; its folder."""
+    from bottleneck_lab.commands.ui import progress
+    from bottleneck_lab.workspace.dataset import make_dataset
+
+    with progress() as show:
+        return make_dataset(
+            name, lambda done, total: show(f"Making the data set '{name}'", done / max(total, 1)), options=options
+        )

@@ -1,0 +1,140 @@
+"""`lab diagnose`: say what the cause is, what shows it, and what a fix would bring."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bottleneck_lab.commands.ui import Json
+
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import QuestionSpec
+    from bottleneck_lab.workspace.folder import Workspace
+
+EXAMPLE = "lab diagnose --answer wait_share=0.6"
+
+
+def command(
+    answer: Annotated[
+        list[str] | None,
+        typer.Option("--answer", "-a", metavar="ID=VALUE", help="Answer one question without being asked."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Answer the lab's questions: cause, evidence from your capture, and the gain you predict.
+
+    The answers go into diagnosis.toml, which you may also edit. What can be read off your capture is compared at once;
+    `lab check` grades it all.
+    """
+    from bottleneck_lab.commands.ui import here
+    from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
+
+    workspace = here()
+    questions = workspace.lab.spec.questions
+    known = load_answers(workspace.root)
+    if answer:
+        given = _parse(questions, answer)
+    elif sys.stdin.isatty() and not json:
+        given = {question.id: _ask(question, known.get(question.id)) for question in questions}
+    else:
+        given = {}
+    if given:
+        save_answers(workspace, given)
+    _report(workspace, {**known, **given}, json=json)
+
+
+def _parse(questions: list[QuestionSpec], answers: list[str]) -> dict[str, str | float]:
+    from bottleneck_lab.errors import UsageError
+
+    by_id = {question.id: question for question in questions}
+    given = {}
+    for text in answers:
+        key, equals, value = text.partition("=")
+        if not equals or key not in by_id:
+            raise UsageError(
+                f"'{text}' answers no question of this lab.",
+                f"Write ID=VALUE, with one of: {', '.join(by_id) or 'none'}.",
+            )
+        given[key] = _value(by_id[key], value)
+    return given
+
+
+def _value(question: QuestionSpec, text: str) -> str | float:
+    """The typed answer. Raises UsageError when it has not the form that the question asks for."""
+    from bottleneck_lab.errors import UsageError
+    from bottleneck_lab.grading.diagnosis import problem
+
+    value: str | float = text.strip()
+    if question.type in ("share", "ratio"):
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(
+                f"{question.id}: '{text}' is not a number.", "Write a plain number, such as 0.6."
+            ) from None
+    wrong = problem(question, value)
+    if wrong:
+        raise UsageError(f"{question.id}: {wrong}", f"The question: {question.ask}")
+    return value
+
+
+def _ask(question: QuestionSpec, known: Any) -> str | float:
+    """Ask at the terminal until the answer has the right form."""
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.errors import UsageError
+
+    say(f"\n{question.ask}", style="bold")
+    for number, choice in enumerate(question.choices, 1):
+        say(f"  {number}  {choice}")
+    while True:
+        text = str(typer.prompt(question.id, default=known if known not in (None, "") else None))
+        if question.choices and text.isdecimal() and 1 <= int(text) <= len(question.choices):
+            text = question.choices[int(text) - 1]
+        try:
+            return _value(question, text)
+        except UsageError as error:
+            say(error.message, style="red")
+
+
+def _rows(workspace: Workspace, answers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each answer with what is wrong with its form, or with how it disagrees with the capture.
+
+    A choice is graded by `lab check` only.
+    """
+    from bottleneck_lab.commands.evidence import figures
+    from bottleneck_lab.grading.diagnosis import disagreement, problem
+
+    questions = workspace.lab.spec.questions
+    seen = figures(workspace) if any(question.from_capture for question in questions) else None
+    rows = []
+    for question in questions:
+        given = answers.get(question.id)
+        wrong = problem(question, given)
+        if wrong is None and question.from_capture:
+            wrong = disagreement(question, float(given or 0), seen)
+        rows.append(
+            {"id": question.id, "ask": question.ask, "answer": given, "choices": question.choices, "problem": wrong}
+        )
+    return rows
+
+
+def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> None:
+    from bottleneck_lab.commands.ui import print_json, say
+    from bottleneck_lab.errors import ExitCode
+
+    rows = _rows(workspace, answers)
+    if json:
+        print_json(rows)
+    else:
+        for row in rows:
+            say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer']!r}")
+            say(f"    {row['problem'] or row['ask']}", style="dim")
+        say(
+            "Saved in diagnosis.toml. `lab check` grades it together with your fix."
+            if rows
+            else "This lab asks no questions."
+        )
+    if any(row["problem"] for row in rows):
+        raise typer.Exit(ExitCode.FAIL)

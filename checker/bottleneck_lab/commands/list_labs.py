@@ -1,0 +1,61 @@
+"""`lab list`: the course, and how far one is with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bottleneck_lab.commands.ui import Json
+
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Lab
+    from bottleneck_lab.workspace.progress import LabProgress
+
+EXAMPLE = "lab list --json"
+
+
+def command(json: Json = False) -> None:
+    """Show the course: every lab, and how far you are."""
+    from bottleneck_lab.catalog import load_labs
+    from bottleneck_lab.commands.ui import print_json
+    from bottleneck_lab.workspace.progress import load_progress
+
+    done = load_progress().labs
+    rows = [_row(lab, done.get(slug)) for slug, lab in load_labs().items()]
+    if json:
+        print_json(rows)
+    else:
+        _show(rows)
+
+
+def _state(entry: LabProgress | None) -> str:
+    if entry is None:
+        return "open"
+    return "passed" if entry.passed else "started"
+
+
+def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
+    return {
+        "lab": lab.slug,
+        "title": lab.spec.title,
+        "stage": lab.stage,
+        "minutes": lab.spec.minutes,
+        "skills": lab.spec.skills,
+        "devices": list(lab.spec.devices),
+        "state": _state(entry),
+        "attempts": entry.attempts if entry else 0,
+        "workspace": entry.workspace if entry else None,
+    }
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from bottleneck_lab.commands.ui import say
+
+    stage = None
+    width = max(len(row["lab"]) for row in rows)
+    marks = {"open": " ", "started": "…", "passed": "✓"}
+    for row in rows:
+        if row["stage"] != stage:
+            stage = row["stage"]
+            say(f"{stage}", style="bold")
+        say(f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  {row['title']}")
+    say("\n`lab start LAB` begins one; `lab` alone says what is next.", style="dim")

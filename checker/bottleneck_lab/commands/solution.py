@@ -1,0 +1,68 @@
+"""`lab solution`: the reference solution, after a question."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.commands.ui import Json
+
+EXAMPLE = "lab solution --show"
+
+
+def command(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the write-up only; leave your files as they are.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """See how it can be done: put the reference solution into this folder. Your own files are kept."""
+    from bottleneck_lab.commands.ui import here, print_json
+    from bottleneck_lab.workspace.progress import note_solution
+    from bottleneck_lab.workspace.start import take_solution
+
+    workspace = here()
+    if not yes:
+        _ask(show=show)
+    note_solution(workspace.lab.slug, str(workspace.root))
+    kept = None if show else take_solution(workspace)
+    write_up = workspace.lab.solution / "README.md"
+    text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
+    if json:
+        print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
+    else:
+        _tell(text, workspace.lab.spec.editable, str(kept) if kept else None, show=show)
+
+
+def _ask(*, show: bool) -> None:
+    from bottleneck_lab.errors import UsageError
+
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "The solution is shown only after a question, and there is no terminal to ask at.", "Add `--yes`."
+        )
+    what = (
+        "Read the reference solution?" if show else "Replace your files with the reference solution? (Yours are kept.)"
+    )
+    if not typer.confirm(what, err=True):
+        raise typer.Exit
+
+
+def _tell(text: str, editable: list[str], kept: str | None, *, show: bool) -> None:
+    from rich.markdown import Markdown
+
+    from bottleneck_lab.commands.ui import console, say
+
+    if console().is_terminal:
+        console().print(Markdown(text))
+    else:
+        say(text)
+    if show:
+        return
+    say(f"\nThe reference solution stands in {', '.join([*editable, 'diagnosis.toml'])}.")
+    if kept:
+        say(f"Your own files are kept in {kept}")
+    say("Next: lab check", style="bold")

@@ -1,0 +1,70 @@
+"""`lab start`: begin a lab in a folder of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck_lab.commands.ui import DeviceName, Json
+
+if TYPE_CHECKING:
+    from bottleneck_lab.workspace.folder import Workspace
+
+EXAMPLE = "lab start dataloader ~/labs/dataloader"
+
+
+def command(
+    lab: Annotated[str, typer.Argument(help="The lab's name; `lab list` shows them.", show_default=False)],
+    folder: Annotated[
+        Path | None, typer.Argument(help="A new or empty folder; by default one of the lab's name, here.")
+    ] = None,
+    device: DeviceName = None,
+    no_data: Annotated[bool, typer.Option("--no-data", help="Do not make the data set now.")] = False,
+    json: Json = False,
+) -> None:
+    """Begin a lab: copy its files into a folder, and make its data set where it is missing."""
+    from bottleneck_lab.catalog import find_lab
+    from bottleneck_lab.commands.data import make
+    from bottleneck_lab.commands.ui import device_for, print_json
+    from bottleneck_lab.workspace.progress import note_start
+    from bottleneck_lab.workspace.start import start_workspace
+
+    found = find_lab(lab)
+    root = (folder or Path(found.slug)).expanduser().absolute()
+    workspace, new = start_workspace(found, root, device_for(found, device))
+    note_start(found.slug, str(root))
+    if not no_data:
+        for name in found.spec.datasets:
+            make(name)
+    if json:
+        print_json({"lab": found.slug, "workspace": str(root), "device": workspace.info.device, "new": new})
+    else:
+        _tell(workspace, new=new)
+
+
+def _tell(workspace: Workspace, *, new: bool) -> None:
+    from bottleneck_lab.commands.ui import say
+
+    spec = workspace.lab.spec
+    if not new:
+        say(f"You started '{workspace.lab.slug}' in this folder before; nothing was changed.")
+    else:
+        say(f"Started '{workspace.lab.slug}' on {workspace.info.device}: {spec.title}")
+        if workspace.info.device == "virtual":
+            say(
+                "`virtual` is an emulated accelerator: your host code runs for real, the device's time is modelled.",
+                style="dim",
+            )
+    say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
+    say(f"\nNext: cd {_quoted(workspace.root)} && lab profile", style="bold")
+
+
+def _quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    import os
+    import shlex
+
+    relative = os.path.relpath(path)
+    return shlex.quote(relative if len(relative) < len(str(path)) else str(path))

@@ -1,0 +1,67 @@
+"""`lab watch`: check again whenever an edited file changes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck_lab.commands.ui import DeviceName
+
+if TYPE_CHECKING:
+    from bottleneck_lab.workspace.folder import Workspace
+
+EXAMPLE = "lab watch"
+
+_POLL_S = 0.5
+"""Cheap enough for the handful of files of a lab; an editor's save shows up within half a second."""
+
+
+def command(
+    device: DeviceName = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the first check.")] = False,
+) -> None:
+    """Check again whenever you save one of the files that you edit. Ctrl-C ends it."""
+    from bottleneck_lab.commands.ui import here, say
+
+    workspace = here()
+    names = [*workspace.lab.spec.editable, "diagnosis.toml"]
+    say(f"Watching {', '.join(names)}. Save one of them to have it checked; Ctrl-C ends this.")
+    seen = _stamps(workspace, names)
+    while True:
+        time.sleep(_POLL_S)
+        current = _stamps(workspace, names)
+        if current == seen:
+            continue
+        seen = current
+        _check(workspace, device)
+        if once:
+            return
+        say("\nWatching again.", style="dim")
+
+
+def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int] | None]:
+    """Modification time in ns and size of each file; None while an editor has it away."""
+
+    def stamp(name: str) -> tuple[int, int] | None:
+        try:
+            status = (workspace.root / name).stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
+
+    return {name: stamp(name) for name in names}
+
+
+def _check(workspace: Workspace, device: str | None) -> None:
+    """One check; a mistake in the learner's files is told and waited out, since the next save may correct it."""
+    from bottleneck_lab.commands.check import check_here
+    from bottleneck_lab.commands.ui import console, say
+    from bottleneck_lab.errors import UsageError
+    from bottleneck_lab.report.console import render_verdict
+
+    try:
+        render_verdict(check_here(workspace, device).verdict, console())
+    except UsageError as error:
+        say(f"{error.message}\n→ {error.remedy}", style="red")

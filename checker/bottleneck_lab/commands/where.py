@@ -1,0 +1,74 @@
+"""`lab` alone: where am I, what next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bottleneck_lab.workspace.folder import Workspace
+    from bottleneck_lab.workspace.next_step import Step
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("bottleneck-lab"))
+        raise typer.Exit
+
+
+def command(
+    context: typer.Context,
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
+
+    Without a command: where you are, and what to do next.
+    """
+    if context.invoked_subcommand is None:
+        _where()
+
+
+def _where() -> None:
+    from pathlib import Path
+
+    from bottleneck_lab.catalog import load_labs
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.workspace.folder import workspace_above
+    from bottleneck_lab.workspace.next_step import next_here, next_lab
+    from bottleneck_lab.workspace.progress import load_progress
+
+    labs, progress = load_labs(), load_progress()
+    workspace = workspace_above(Path.cwd())
+    if workspace:
+        _describe(workspace)
+        _tell_step(next_here(workspace, labs, progress))
+    else:
+        passed = sum(1 for slug in labs if slug in progress.labs and progress.labs[slug].passed)
+        say(f"You have passed {passed} of {len(labs)} labs. This folder holds none.")
+        _tell_step(next_lab(labs, progress))
+
+
+def _describe(workspace: Workspace) -> None:
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.workspace.attempts import load_attempts
+
+    lab = workspace.lab
+    say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
+    say(lab.spec.symptom)
+    attempts = load_attempts(workspace)
+    if attempts:
+        say(f"Check {attempts[-1].number} was {attempts[-1].verdict.outcome}: {attempts[-1].verdict.summary}")
+    change = workspace.changed_lab()
+    if change:
+        say(f"{change} `lab reset --update` brings in the new files and leaves your edits as they are.", style="yellow")
+
+
+def _tell_step(step: Step) -> None:
+    from bottleneck_lab.commands.ui import say
+
+    if step.command:
+        say(f"\nNext: {step.command}", style="bold")
+    say(step.why)

@@ -1,0 +1,111 @@
+"""Grading what a learner says: the cause, the evidence read off the capture, and the gain that a fix should bring.
+
+Pure: answers, the solution's answers and the capture's figures go in, criteria come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction
+
+
+def grade_diagnosis(
+    questions: list[QuestionSpec],
+    answers: Mapping[str, Any],
+    solution: Mapping[str, Any],
+    figures: Mapping[str, float] | None,
+) -> tuple[list[CriterionResult], Prediction | None]:
+    """One criterion for each question that can be decided here, and the prediction if a usable one was made.
+
+    `solution` holds the right choices; `figures` what the learner's own capture shows, None without a capture. A number
+    that is asked for without `from_capture`, and a choice that the solution does not answer, only has to be given:
+    whoever measures judges it.
+    """
+    results = [_grade(question, answers.get(question.id), solution.get(question.id), figures) for question in questions]
+    return results, _prediction(questions, answers)
+
+
+def problem(question: QuestionSpec, answer: object) -> str | None:
+    """What is wrong with the form of an answer, as one sentence; None when it can be graded."""
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        return "Not answered yet: `lab diagnose` asks for it."
+    if question.type == "choice":
+        return (
+            None if answer in question.choices else f"'{answer}' is none of the choices: {', '.join(question.choices)}."
+        )
+    if question.type == "text":
+        return None if isinstance(answer, str) else "Write a text, in quotes."
+    return _number_problem(question, answer)
+
+
+def _number_problem(question: QuestionSpec, answer: object) -> str | None:
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
+        return "Write a plain number, without quotes or units."
+    if question.type == "share" and not 0 <= answer <= 1:
+        return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
+    if question.type == "ratio" and answer < 1:
+        return f"A speed-up is at least 1: write 2.5 for two and a half times as fast, not {answer:g}."
+    return None
+
+
+def disagreement(question: QuestionSpec, answer: float, figures: Mapping[str, float] | None) -> str | None:
+    """Why a number does not agree with the learner's capture.
+
+    None when it does, or when it is not read off a capture.
+    """
+    if question.from_capture is None:
+        return None
+    if figures is None:
+        return "There is no capture to compare this with: `lab profile` makes one."
+    if question.from_capture not in figures:
+        return f"The latest capture does not show `{question.from_capture}`: make another with `lab profile`."
+    seen = figures[question.from_capture]
+    if _agrees(question, answer, seen):
+        return None
+    return f"Your capture shows {_number(question, seen)}; you wrote {_number(question, answer)}. Look again with `lab report`."
+
+
+def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
+    """A share may be off by `tolerance` itself, a ratio by that part of what is seen."""
+    allowed = question.tolerance * (abs(seen) if question.type == "ratio" else 1.0)
+    return abs(answer - seen) <= allowed + 1e-9
+
+
+def _number(question: QuestionSpec, value: float) -> str:
+    return f"{value:.2f}×" if question.type == "ratio" else f"{value:.2f} ({value:.0%})"
+
+
+def _grade(question: QuestionSpec, answer: Any, right: object, figures: Mapping[str, float] | None) -> CriterionResult:
+    wrong = problem(question, answer)
+    number = float(answer) if wrong is None and question.type in ("share", "ratio") else None
+    if wrong is None and question.type == "choice" and right is not None and answer != right:
+        wrong = f"'{answer}' is not what this workload shows. Look again with `lab report`; `lab hint` helps."
+    if wrong is None and number is not None:
+        wrong = disagreement(question, number, figures)
+    return CriterionResult(
+        id=question.id,
+        kind="diagnosis",
+        holds=wrong is None,
+        sentence=wrong or _praise(question, answer),
+        value=number,
+    )
+
+
+def _praise(question: QuestionSpec, answer: Any) -> str:
+    if question.predicts_gain:
+        return f"You predicted {_number(question, float(answer))}; it is set beside what is measured."
+    if question.from_capture:
+        return f"{_number(question, float(answer))} is what your capture shows."
+    return f"'{answer}' is right." if question.type == "choice" else "Answered."
+
+
+def _prediction(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> Prediction | None:
+    for question in questions:
+        answer = answers.get(question.id)
+        if question.predicts_gain and problem(question, answer) is None and isinstance(answer, int | float):
+            return Prediction(predicted=float(answer), measured=None)
+    return None

@@ -1,0 +1,116 @@
+"""Files and folders that are either wholly there or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bottleneck_lab.errors import LabError, MachineError
+
+TEMPORARY = ".writing-"
+"""Prefix of every unfinished file or folder made while the state lock is held."""
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def explain(error: OSError, path: Path) -> LabError:
+    """What a failed write means to the user, with the remedy."""
+    where = error.filename or path
+    if error.errno in _NO_SPACE:
+        return MachineError(
+            f"There is no space left to write {where}.",
+            "Free some space and run the same command again. Everything recorded before is intact.",
+        )
+    if error.errno in _REFUSED:
+        return MachineError(
+            f"{where} cannot be written: {error.strerror}.",
+            "Use a folder that you may write to, or correct its permissions.",
+        )
+    return MachineError(
+        f"{where} cannot be written: {error.strerror or error}.",
+        "Check the folder and its disk, then run the same command again.",
+    )
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn any OSError inside into a MachineError about writing `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: a rename is only safe from a power cut once its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True) -> None:
+    """Put `data` at `path`, whole and durable, or leave what was there.
+
+    The temporary file stands in `scratch` (default: beside `path`; it must be on the same file system). With `replace`
+    False an existing `path` is never touched. Raises MachineError when it cannot be written.
+    """
+    temporary = (scratch or path.parent) / f"{TEMPORARY}{path.name}-{os.getpid()}"
+    with explained(path):
+        try:
+            temporary.unlink(missing_ok=True)
+            _write_new(temporary, data)
+            if replace:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)
+            sync_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def publish(folder: Path, final: Path) -> None:
+    """Give a finished `folder` its `final` name, after its files have reached the disk. `final` must not exist."""
+    with explained(final):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        folder.rename(final)
+        sync_folder(final.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, whichever it is. What is not there is fine."""
+    with suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def clear(folder: Path, prefix: str = TEMPORARY) -> None:
+    """Remove what a killed process left unfinished in `folder`.
+
+    Only for the holder of the lock under which `prefix` is used.
+    """
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith(prefix):
+                with suppress(OSError):
+                    remove(path)

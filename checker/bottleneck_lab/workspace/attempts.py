@@ -1,0 +1,95 @@
+"""Attempts: every verdict, with the files that it is about, numbered without gaps and never overwritten."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bottleneck_lab.catalog import Lab
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.workspace.atomic import TEMPORARY, explained, publish, remove
+from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json
+
+MAX_FILE_BYTES = 8 * 1024 * 1024
+"""No file of a submission is this large; a data file put in its place would fill the history."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One recorded check: its number, its verdict, and the folder that holds what was submitted."""
+
+    number: int
+    verdict: Verdict
+    submission: Path
+
+
+def _read_submitted(path: Path) -> bytes:
+    """The bytes of one regular file; a pipe or a device in its place would block or never end."""
+    remedy = f"Put an ordinary file there; `lab reset` brings back the shipped {path.name}."
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise UsageError(f"{path.name} cannot be read: {error.strerror}.", remedy) from error
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UsageError(f"{path.name} is not a file.", remedy)
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MiB.", remedy)
+    return data
+
+
+@contextmanager
+def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
+    """A folder with a copy of what is handed in, as it is now: an edit made while a check runs cannot change what was
+    checked.
+
+    Call it inside `workspace.working()`. The folder goes away at the end unless `record` has taken it.
+    """
+    folder = workspace.attempts / f"{UNFINISHED}submission"
+    names = [*lab.spec.editable, *(["diagnosis.toml"] if (workspace.root / "diagnosis.toml").exists() else [])]
+    with explained(folder):
+        remove(folder)
+        folder.mkdir(parents=True)
+    try:
+        for name in names:
+            data = _read_submitted(workspace.root / name)
+            with explained(folder):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(data)
+        yield folder
+    finally:
+        remove(folder)
+
+
+def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
+    """Record `verdict` and move the `submitted` folder beside it, under the next number.
+
+    The folder gets its name first, the verdict last: an attempt exists once its verdict does, and a number whose
+    verdict never came is taken again. Raises MachineError when it cannot be written; nothing recorded before is
+    touched.
+    """
+    with workspace.writing("lab check"):
+        number = 1 + max((taken for taken, path in numbered(workspace.attempts) if path.suffix == ".json"), default=0)
+        folder = workspace.attempts / f"{number:04}"
+        if folder.exists():
+            leftover = folder.with_name(f"{TEMPORARY}{number:04}")
+            folder.rename(leftover)
+            remove(leftover)
+        publish(submitted, folder)
+        workspace.write(folder.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(verdict)), replace=False)
+    return Attempt(number, verdict, folder)
+
+
+def load_attempts(workspace: Workspace) -> list[Attempt]:
+    """Every attempt, oldest first. Raises MachineError naming a verdict that cannot be read."""
+    return [
+        Attempt(number, read_json(path, Verdict), path.with_suffix(""))
+        for number, path in numbered(workspace.attempts)
+        if path.suffix == ".json"
+    ]

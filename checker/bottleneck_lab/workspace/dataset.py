@@ -1,0 +1,71 @@
+"""The data sets that labs name, made by their generators in `datasets/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from bottleneck_lab.catalog import content_root
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace.home import dataset_root
+
+Report = Callable[[int, int], None]
+"""Called with how many files are done, of how many."""
+
+
+def require_dataset(name: str) -> Path:
+    """The folder of the data set `name`. Raises MachineError when it has not been made."""
+    root = dataset_root(name)
+    if (root / "manifest.json").is_file():
+        return root
+    raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` makes it.")
+
+
+def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = None) -> Path:
+    """Make the data set `name`, or verify and complete the one that is there; its folder.
+
+    `options` are passed to the generator as `--name value`. Raises UsageError for a data set without a generator,
+    MachineError with the generator's last words when it fails. The generator ends with this process: it is stopped on
+    Ctrl-C and on any error.
+    """
+    generator = content_root() / "datasets" / f"{name}.py"
+    if not generator.is_file():
+        raise UsageError(f"There is no data set called '{name}'.", "`lab data photos` makes the one that the labs use.")
+    root = dataset_root(name)
+    arguments = [text for key, value in (options or {}).items() for text in (f"--{key}", str(value))]
+    command = [sys.executable, str(generator), "--root", str(root), "--progress", "json", *arguments]
+    with tempfile.TemporaryFile() as errors:
+        status = _run(command, errors, report)
+        errors.seek(0)
+        words = errors.read().decode(errors="replace").strip().splitlines()
+    if status:
+        last = words[-1] if words else f"it ended with status {status}"
+        raise MachineError(
+            f"The data set '{name}' could not be made: {last}",
+            "Correct that and run `lab data` again; what is made is kept.",
+        )
+    return root
+
+
+def _run(command: list[str], errors: IO[bytes], report: Report) -> int:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    try:
+        for line in process.stdout or ():
+            with suppress(ValueError, KeyError, TypeError):
+                row = json.loads(line)
+                report(int(row["done"]), int(row["total"]))
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.stdout:
+            process.stdout.close()

@@ -1,0 +1,67 @@
+"""`diagnosis.toml`: reading the learner's answers, and putting one in without disturbing what else is written there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.catalog import read_toml
+from bottleneck_lab.workspace.atomic import write_bytes
+from bottleneck_lab.workspace.folder import Workspace
+
+Answer = str | float
+
+
+def load_answers(folder: Path) -> dict[str, Any]:
+    """The answers in `folder/diagnosis.toml`; none when there is no such file.
+
+    Raises UsageError naming line and column of broken TOML.
+    """
+    file = folder / "diagnosis.toml"
+    return read_toml(file) if file.exists() else {}
+
+
+def is_given(answer: object) -> bool:
+    """Whether an answer says anything: an empty text is what a question is handed out with."""
+    return answer is not None and (not isinstance(answer, str) or bool(answer.strip()))
+
+
+def is_answered(workspace: Workspace) -> bool:
+    """Whether every question of the lab has an answer, right or wrong."""
+    answers = load_answers(workspace.root)
+    return all(is_given(answers.get(question.id)) for question in workspace.lab.spec.questions)
+
+
+def _toml(answer: Answer) -> str:
+    """A TOML value. A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare."""
+    if isinstance(answer, str):
+        return json.dumps(answer, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(float(answer))
+
+
+def with_answer(text: str, key: str, answer: Answer) -> str:
+    """`text` with the line `key = …` replaced, keeping a comment at its end.
+
+    Added after the top-level keys when there is none.
+    """
+    line = re.compile(
+        rf'^{re.escape(key)}[ \t]*=[ \t]*(?:"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[^#\n]*?)([ \t]*(?:#[^\n]*)?)$',
+        re.MULTILINE,
+    )
+    if line.search(text):
+        return line.sub(lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1)
+    return f"{text.rstrip()}\n{key} = {_toml(answer)}\n".lstrip()
+
+
+def save_answers(workspace: Workspace, answers: dict[str, Answer]) -> Path:
+    """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path."""
+    file = workspace.root / "diagnosis.toml"
+    load_answers(workspace.root)
+    with workspace.writing("lab diagnose"):
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        for key, answer in answers.items():
+            text = with_answer(text, key, answer)
+        write_bytes(file, text.encode(), scratch=workspace.state)
+    return file

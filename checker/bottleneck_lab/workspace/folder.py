@@ -1,0 +1,161 @@
+"""A workspace: the folder in which a learner works on one lab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab, find_lab
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace.atomic import TEMPORARY, clear, write_bytes
+from bottleneck_lab.workspace.lock import locked
+
+STATE = ".lab"
+SCHEMA = 1
+UNFINISHED = ".running-"
+"""Prefix of what a long command (check, profile) has under way; it belongs to the holder of the work lock."""
+
+Loaded = TypeVar("Loaded")
+
+
+class WorkspaceInfo(msgspec.Struct, frozen=True):
+    """What is written once, when a lab is started: `files` are the SHA-256 sums of the files as they were handed out."""
+
+    lab: str
+    lab_hash: str
+    lab_version: int
+    device: Device
+    created: str
+    files: dict[str, str]
+    schema: int = SCHEMA
+
+
+def now() -> str:
+    """This moment in UTC, to the second, in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def read_json(path: Path, type_: type[Loaded]) -> Loaded:
+    """A state file as typed data. Raises MachineError that says which file is not what this version writes."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type_)
+    except (OSError, msgspec.DecodeError) as error:
+        raise MachineError(
+            f"{path} cannot be read: {error}.",
+            "If a newer bottleneck-lab wrote it, install that version again; otherwise move the file away and repeat the command.",
+        ) from error
+
+
+class Workspace:
+    """An opened workspace. `root` is the learner's folder; everything of ours is below `root/.lab`."""
+
+    def __init__(self, root: Path, info: WorkspaceInfo) -> None:
+        self.root = root
+        self.info = info
+
+    @property
+    def state(self) -> Path:
+        """The folder of everything that is recorded."""
+        return self.root / STATE
+
+    @property
+    def lab(self) -> Lab:
+        """The lab as it is installed now. Raises UsageError when this installation does not have it."""
+        return find_lab(self.info.lab)
+
+    @property
+    def captures(self) -> Path:
+        """The folder of the captures; the folder itself may not exist yet."""
+        return self.state / "captures"
+
+    @property
+    def attempts(self) -> Path:
+        """The folder of the attempts; the folder itself may not exist yet."""
+        return self.state / "attempts"
+
+    def changed_lab(self) -> str | None:
+        """Why the installed lab is another than the one this workspace was started from; None when it is the same."""
+        lab = self.lab
+        if lab.content_hash() == self.info.lab_hash:
+            return None
+        if lab.spec.version != self.info.lab_version:
+            versions = f"version {self.info.lab_version} then, {lab.spec.version} now"
+        else:
+            versions = "its files have changed since"
+        return (
+            f"This workspace was started from another edition of '{lab.slug}' on {self.info.created[:10]} ({versions})."
+        )
+
+    def require_current(self) -> None:
+        """Refuse to measure old files against a new lab. Raises UsageError with the way out."""
+        change = self.changed_lab()
+        if change:
+            raise UsageError(
+                change,
+                "`lab reset --update` brings in the new files and leaves your own edits and your history as they are.",
+            )
+
+    @contextmanager
+    def writing(self, who: str = "lab") -> Iterator[None]:
+        """Hold the state lock, for the moment that a write takes. Clears what a killed writer left."""
+        with locked(self.state / "state.lock", who):
+            for folder in (self.state, self.attempts, self.captures, self.state / "kept"):
+                clear(folder, TEMPORARY)
+            yield
+
+    @contextmanager
+    def working(self, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Hold the work lock, for as long as a check or a capture takes. Clears what a killed one left."""
+        with locked(self.state / "work.lock", who, wait=wait, on_wait=on_wait):
+            for folder in (self.attempts, self.captures):
+                clear(folder, UNFINISHED)
+            yield
+
+    def write(self, path: Path, data: bytes, *, replace: bool = True) -> None:
+        """Write one file of this workspace, atomically. Call it inside `writing`."""
+        write_bytes(path, data, scratch=self.state, replace=replace)
+
+
+def numbered(folder: Path) -> list[tuple[int, Path]]:
+    """The entries of `folder` that are named `NNNN…`, by number. A missing folder has none."""
+    if not folder.is_dir():
+        return []
+    return sorted((int(path.name[:4]), path) for path in folder.iterdir() if path.name[:4].isdecimal())
+
+
+def open_workspace(root: Path) -> Workspace:
+    """The workspace whose folder is `root`. Raises MachineError for a state file that cannot be read."""
+    file = root / STATE / "workspace.json"
+    schema = read_json(file, dict).get("schema")
+    if schema != SCHEMA:
+        raise UsageError(
+            f"The workspace in {root} was written by another version of bottleneck-lab (its format is {schema}; this one reads {SCHEMA}).",
+            "Install the version that it was started with, or start the lab again in a new folder.",
+        )
+    return Workspace(root, read_json(file, WorkspaceInfo))
+
+
+def is_workspace(root: Path) -> bool:
+    """Whether `root` itself holds a started lab."""
+    return (root / STATE / "workspace.json").is_file()
+
+
+def workspace_above(start: Path) -> Workspace | None:
+    """The workspace that `start` is in, or below; None when there is none."""
+    root = next((folder for folder in (start, *start.parents) if is_workspace(folder)), None)
+    return open_workspace(root) if root else None
+
+
+def find_workspace(start: Path) -> Workspace:
+    """The same. Raises UsageError when there is none."""
+    found = workspace_above(start)
+    if found is None:
+        raise UsageError(
+            "There is no lab in this folder.", "Go to the folder in which you started one, or begin with `lab start`."
+        )
+    return found

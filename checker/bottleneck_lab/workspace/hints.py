@@ -1,0 +1,31 @@
+"""Which hints a learner has taken."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bottleneck_lab.workspace.folder import Workspace, now, read_json
+
+
+class HintTaken(msgspec.Struct, frozen=True):
+    """A hint by its place in the lab's list, from 0, and when it was first shown."""
+
+    index: int
+    at: str
+
+
+def load_hints(workspace: Workspace) -> list[HintTaken]:
+    """The hints taken so far, in the order in which they were taken."""
+    file = workspace.state / "hints.json"
+    return read_json(file, list[HintTaken]) if file.exists() else []
+
+
+def take_hint(workspace: Workspace) -> int | None:
+    """Record that the next hint has been taken; its index, or None when the lab has no further one."""
+    with workspace.writing("lab hint"):
+        taken = load_hints(workspace)
+        index = 1 + max((hint.index for hint in taken), default=-1)
+        if index >= len(workspace.lab.spec.hints):
+            return None
+        workspace.write(workspace.state / "hints.json", msgspec.json.encode([*taken, HintTaken(index, now())]))
+    return index

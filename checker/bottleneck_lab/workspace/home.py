@@ -1,0 +1,21 @@
+"""Where the user's own state and data sets are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`BOTTLENECK_LAB_HOME`, or this platform's folder for application data. It need not exist yet."""
+    override = os.environ.get("BOTTLENECK_LAB_HOME")
+    if override:
+        return Path(override).expanduser().absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("bottleneck-lab")
+
+
+def dataset_root(name: str) -> Path:
+    """The folder of the data set called `name`."""
+    return home() / "datasets" / name

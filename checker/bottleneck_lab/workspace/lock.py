@@ -1,0 +1,49 @@
+"""One writer at a time, across processes. The kernel drops the lock when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.workspace.atomic import explained
+
+
+def _holder(descriptor: int) -> str:
+    """Who wrote into the lock file last; it is only ever read by a process that found it taken."""
+    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another command"
+
+
+def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _holder(descriptor)
+        if not wait:
+            raise MachineError(
+                f"{holder} is already at work in this folder.", "Wait until it has finished, or stop it with Ctrl-C."
+            ) from None
+        if on_wait:
+            on_wait(holder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@contextmanager
+def locked(path: Path, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock file `path` for the block.
+
+    `who` is what others are told, with this process's number. When it is taken: wait, after one call of `on_wait` with
+    its holder's name; or, with `wait` False, raise MachineError.
+    """
+    with explained(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with explained(path):
+            _take(descriptor, wait=wait, on_wait=on_wait)
+            os.pwrite(descriptor, f"{who} (process {os.getpid()})".ljust(100).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""What a user has done over all labs: one small file, kept beside the data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
+from bottleneck_lab.workspace.folder import now, read_json
+from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.lock import locked
+
+
+class LabProgress(msgspec.Struct, frozen=True):
+    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the latest start."""
+
+    workspace: str
+    started: str
+    attempts: int = 0
+    outcome: str | None = None
+    passed: str | None = None
+    hints: int = 0
+    solution_seen: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Every lab that a user has started, by slug."""
+
+    labs: dict[str, LabProgress] = {}
+    schema: int = 1
+
+
+def load_progress() -> Progress:
+    """The user's progress; empty for a new user. Raises MachineError when the file is not ours."""
+    file = home() / "progress.json"
+    return read_json(file, Progress) if file.exists() else Progress()
+
+
+def _update(slug: str, change: Callable[[LabProgress], LabProgress], workspace: str) -> None:
+    folder = home()
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "progress.lock", "lab"):
+        clear(folder, TEMPORARY)
+        progress = load_progress()
+        entry = change(progress.labs.get(slug) or LabProgress(workspace=workspace, started=now()))
+        updated = msgspec.structs.replace(progress, labs={**progress.labs, slug: entry})
+        write_bytes(folder / "progress.json", msgspec.json.format(msgspec.json.encode(updated)))
+
+
+def note_start(slug: str, workspace: str) -> None:
+    """Record that a lab was started (again) in the folder `workspace`."""
+    _update(slug, lambda entry: msgspec.structs.replace(entry, workspace=workspace), workspace)
+
+
+def note_attempt(slug: str, workspace: str, outcome: str) -> None:
+    """Record one more check and its outcome; a lab once passed stays passed."""
+
+    def change(entry: LabProgress) -> LabProgress:
+        passed = entry.passed or (now() if outcome == "PASS" else None)
+        return msgspec.structs.replace(entry, attempts=entry.attempts + 1, outcome=outcome, passed=passed)
+
+    _update(slug, change, workspace)
+
+
+def note_hint(slug: str, workspace: str) -> None:
+    """Record one more hint taken."""
+    _update(slug, lambda entry: msgspec.structs.replace(entry, hints=entry.hints + 1), workspace)
+
+
+def note_solution(slug: str, workspace: str) -> None:
+    """Record when the reference solution was first seen."""
+    _update(slug, lambda entry: msgspec.structs.replace(entry, solution_seen=entry.solution_seen or now()), workspace)

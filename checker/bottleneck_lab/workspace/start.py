@@ -1,0 +1,176 @@
+"""Starting a lab, and starting it again without losing anything."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, publish, remove, sync_folder, write_bytes
+from bottleneck_lab.workspace.folder import STATE, Workspace, WorkspaceInfo, is_workspace, now, open_workspace
+
+GUIDE = ("README.md", "diagnosis.toml")
+"""Handed out beside the files that a lab declares."""
+
+_STARTING = "workspace.json.starting"
+
+
+def handed_out(lab: Lab) -> list[str]:
+    """Names of the files that a learner gets, in a fixed order."""
+    return sorted({*lab.spec.files, *(name for name in GUIDE if (lab.path / name).is_file())})
+
+
+def _pristine(lab: Lab, name: str) -> bytes:
+    try:
+        return (lab.path / name).read_bytes()
+    except OSError as error:
+        raise MachineError(
+            f"{name} of the lab '{lab.slug}' is missing from this installation.", "Install bottleneck-lab again."
+        ) from error
+
+
+def _info(lab: Lab, device: Device, files: dict[str, bytes]) -> WorkspaceInfo:
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return WorkspaceInfo(lab.slug, lab.content_hash(), lab.spec.version, device, now(), sums)
+
+
+def _require_free(root: Path, lab: Lab) -> None:
+    """Refuse a folder that holds something else. One whose start was killed half-way is ours to go on with."""
+    state = root / STATE
+    with explained(root):
+        if not root.exists() or (state / _STARTING).exists():
+            return
+        if not root.is_dir():
+            raise UsageError(f"{root} is a file, not a folder.", f"Name another folder: `lab start {lab.slug} FOLDER`.")
+        entries = list(root.iterdir())
+        if entries and (entries != [state] or any(state.iterdir())):
+            raise UsageError(f"{root} is not empty.", f"Name an empty or new folder: `lab start {lab.slug} FOLDER`.")
+
+
+def start_workspace(lab: Lab, root: Path, device: Device) -> tuple[Workspace, bool]:
+    """Make `root` a workspace of `lab`; True when it is new, False when it was one already.
+
+    The folder counts as a workspace from the moment `workspace.json` stands, which gets its name last. On an error what
+    was made is removed again. Raises UsageError for a folder that holds anything else, MachineError when it cannot be
+    written.
+    """
+    if is_workspace(root):
+        found = open_workspace(root)
+        if found.info.lab == lab.slug:
+            return found, False
+        raise UsageError(
+            f"{root} already holds the lab '{found.info.lab}'.", f"Name another folder: `lab start {lab.slug} FOLDER`."
+        )
+    _require_free(root, lab)
+    files = {name: _pristine(lab, name) for name in handed_out(lab)}
+    existed = root.exists()
+    try:
+        _fill(root, files, msgspec.json.format(msgspec.json.encode(_info(lab, device, files))))
+    except BaseException:
+        _empty(root, files, keep_root=existed)
+        raise
+    return open_workspace(root), True
+
+
+def _fill(root: Path, files: dict[str, bytes], info: bytes) -> None:
+    state = root / STATE
+    with explained(root):
+        state.mkdir(parents=True, exist_ok=True)
+        clear(state)
+        for name in files:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(state / _STARTING, info)
+    for name, data in files.items():
+        write_bytes(root / name, data, scratch=state)
+    with explained(root):
+        (state / _STARTING).rename(state / "workspace.json")
+        sync_folder(state)
+
+
+def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
+    """Take back a start that failed. Best effort: the marker lets the next `lab start` go on here in any case."""
+    try:
+        ours = {STATE, *(Path(name).parts[0] for name in files)}
+        for path in [*root.iterdir()] if root.is_dir() else []:
+            if path.name in ours:
+                remove(path)
+        if not keep_root and root.is_dir():
+            root.rmdir()
+    except OSError:
+        return
+
+
+def edited(workspace: Workspace) -> list[str]:
+    """Names of handed-out files that are no longer as they were handed out, or are gone."""
+
+    def differs(name: str, sha256: str) -> bool:
+        path = workspace.root / name
+        return not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256
+
+    return [name for name, sha256 in workspace.info.files.items() if differs(name, sha256)]
+
+
+def keep(workspace: Workspace, names: list[str]) -> Path | None:
+    """Save the learner's version of `names` under `.lab/kept/`; the folder, or None when there was nothing to save.
+
+    Call it inside `workspace.writing()`.
+    """
+    present = [name for name in names if (workspace.root / name).is_file()]
+    if not present:
+        return None
+    shelf = workspace.state / "kept"
+    temporary = shelf / f"{TEMPORARY}kept"
+    with explained(shelf):
+        for name in present:
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / name).write_bytes((workspace.root / name).read_bytes())
+    final = _unused(shelf, now().replace(":", ""))
+    publish(temporary, final)
+    return final
+
+
+def _unused(folder: Path, name: str) -> Path:
+    """`folder/name`, or with a number after it: two resets in one second are kept apart."""
+    taken = {path.name for path in folder.iterdir()}
+    candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
+    return folder / next(candidate for candidate in candidates if candidate not in taken)
+
+
+def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path | None:
+    """Put the installed lab's files back; where the learner's versions were kept, or None when nothing was edited.
+
+    With `update_only` the files that the learner is meant to edit, and the diagnosis, stay as they are; only the others
+    follow the installed lab. History, captures and hints are never touched.
+    """
+    lab = workspace.lab
+    files = {name: _pristine(lab, name) for name in handed_out(lab)}
+    stays = {*lab.spec.editable, "diagnosis.toml"} if update_only else set()
+    with workspace.writing("lab reset"):
+        stays = {name for name in stays if (workspace.root / name).is_file()}
+        kept = keep(workspace, [name for name in edited(workspace) if name not in stays])
+        for name in files.keys() - stays:
+            with explained(workspace.root / name):
+                (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
+            workspace.write(workspace.root / name, files[name])
+        info = msgspec.structs.replace(_info(lab, workspace.info.device, files), created=workspace.info.created)
+        workspace.write(workspace.state / "workspace.json", msgspec.json.format(msgspec.json.encode(info)))
+        workspace.info = info
+    return kept
+
+
+def take_solution(workspace: Workspace) -> Path | None:
+    """Put the reference solution's editable files and its diagnosis into the workspace.
+
+    Where the learner's own were kept.
+    """
+    lab = workspace.lab
+    names = [name for name in (*lab.spec.editable, "diagnosis.toml") if (lab.solution / name).is_file()]
+    files = {name: (lab.solution / name).read_bytes() for name in names}
+    with workspace.writing("lab solution"):
+        kept = keep(workspace, [name for name in edited(workspace) if name in files])
+        for name, data in files.items():
+            workspace.write(workspace.root / name, data)
+    return kept
