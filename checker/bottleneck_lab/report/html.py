@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report.lanes import pack_timeline
 from bottleneck_lab.report.markup import Markup, join, tag
+from bottleneck_lab.report.packing import pack_timeline
 from bottleneck_lab.report.page_timeline import timeline_section
 from bottleneck_lab.report.page_verdict import (
     Answered,

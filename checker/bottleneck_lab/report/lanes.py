@@ -1,47 +1,47 @@
-"""The timeline as the page draws it: lanes of rows without overlap, packed into a few typed columns.
-
-Every recorded row is in it. What makes a large capture open quickly is the form, not an excerpt: per row of a lane,
-the distance to the event before, the duration, the name's index and the category, as gzipped binary columns
-that the page turns into arrays without parsing.
-"""
+"""What the page draws of a capture: its lanes, each a list of events with a name and a category."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from isal import igzip
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device import CPU, covered, cpu_rows
+from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause, attribute
+from bottleneck_lab.analysis.host import view_host
+from bottleneck_lab.analysis.window import find_window
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Kind, Timeline, take
 
-MAX_ROWS = 48
-"""Deeper nesting than this is drawn on the lane's last row."""
 
-MAX_NAME = 300
-"""A longer name is cut in the page; C++ kernel names of several kilobytes are common."""
+class Look(NamedTuple):
+    """How a category is called in the legend, drawn (a colour in page.css), and explained beside an event."""
 
-CATEGORIES: dict[str, tuple[str, str]] = {
-    "kernel": ("kernel", "cat-kernel"),
-    "copy": ("copy", "cat-copy"),
-    "memset": ("memset", "cat-copy"),
-    "communication": ("communication", "cat-communication"),
-    "wait": ("wait on the stream", "cat-wait"),
-    "range": ("range", "cat-range"),
-    "operator": ("operator", "cat-operator"),
-    "runtime": ("runtime call", "cat-runtime"),
-    "python": ("Python", "cat-python"),
-    "input": ("idle: input", "gap-input"),
-    "launch": ("idle: launch", "gap-launch"),
-    "sync": ("idle: synchronisation", "gap-sync"),
-    "copying": ("idle: copy", "gap-copy"),
-    "communicating": ("idle: communication", "gap-communication"),
-    "unknown": ("idle: unknown", "gap-unknown"),
+    label: str
+    colour: str
+    means: str
+
+    @property
+    def gap(self) -> bool:
+        """Whether it is idle time, which is hatched."""
+        return self.colour.startswith("gap-")
+
+
+CATEGORIES: dict[str, Look] = {
+    "kernel": Look("kernel", "cat-kernel", "kernel"),
+    "copy": Look("copy", "cat-copy", "copy"),
+    "memset": Look("memset", "cat-memset", "memset"),
+    "communication": Look("communication", "cat-communication", "communication"),
+    "wait": Look("wait on the stream", "cat-wait", "wait on the stream, the device does nothing"),
+    "range": Look("range", "cat-range", "range"),
+    "operator": Look("operator", "cat-operator", "operator"),
+    "runtime": Look("runtime call", "cat-runtime", "runtime call"),
+    "python": Look("Python", "cat-python", "Python"),
+    **{f"idle-{cause}": Look(f"idle: {cause}", f"gap-{cause}", SAID[cause]) for cause in CAUSES},
 }
-"""What an event is → what the legend calls it and which colour it has in page.css."""
 
 KIND_CATEGORIES = {
     Kind.KERNEL: "kernel",
@@ -51,8 +51,10 @@ KIND_CATEGORIES = {
     Kind.SYNC: "wait",
 }
 
+_HOST_LABELS = {"range": "ranges", "operator": "operators", "runtime": "runtime calls", "python": "Python"}
+
 Column = NDArray[Any]
-_CODES = {name: code for code, name in enumerate(CATEGORIES)}
+CODES = {name: code for code, name in enumerate(CATEGORIES)}
 
 
 @dataclass(frozen=True)
@@ -84,49 +86,42 @@ class Lane:
     overview: bool = False
 
 
-@dataclass(frozen=True)
-class PackedTimeline:
-    """`head` is JSON for the page; `data` its columns, gzipped and in base64."""
-
-    head: dict[str, Any]
-    data: str = field(repr=False)
-
-    @property
-    def categories(self) -> list[str]:
-        """The categories that occur, in the order of CATEGORIES."""
-        return [each["id"] for each in self.head["categories"] if each["used"]]
+def find_lanes(timeline: Timeline) -> tuple[tuple[str, ...], list[Lane]]:
+    """The lanes in the order in which they are drawn, and the names that their events point into."""
+    names: tuple[str, ...] = CAUSES
+    gaps = gap_lanes(timeline, first_name=len(timeline.strings))
+    lanes = _group([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
+    return timeline.strings + names, lanes
 
 
-def pack_timeline(
-    timeline: Timeline, gaps: Iterable[Lane] = (), steps: Iterable[tuple[int, int]] = ()
-) -> PackedTimeline:
-    """The capture with its idle `gaps` (a lane a device, in the group that `device_group` names) and `steps` (ns)."""
-    origin, end = timeline.extent
-    lanes = _order([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
-    rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
-    names, used = _used_names(timeline.strings, [row for _, row in rows])
-    columns, packed = _pack_columns([row for _, row in rows], used, origin)
-    found = {int(code) for lane in lanes for code in np.unique(lane.events.category)}
-    categories = [
-        {"id": key, "label": label, "colour": colour, "gap": colour.startswith("gap-"), "used": _CODES[key] in found}
-        for key, (label, colour) in CATEGORIES.items()
-    ]
-    head = {
-        "span_ns": max(1, end - origin),
-        "names": names,
-        "categories": categories,
-        "lanes": [_lane_head(index, lane) for index, lane in enumerate(lanes)],
-        "rows": [_row_head(index, lanes[index], len(row)) for index, row in rows],
-        "steps": [[start - origin, stop - origin] for start, stop in steps],
-        "columns": columns,
-    }
-    return PackedTimeline(head, base64.b64encode(igzip.compress(packed, compresslevel=1)).decode())
+def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
+    """The idle time of every device by cause, as the analysis attributes it. Causes are named from `first_name` on."""
+    for rank in timeline.ranks:
+        mine = take(timeline.device, timeline.device.rank == rank)
+        host, window = view_host(timeline, rank, mine), find_window(timeline, rank)
+        rows = mine if len(mine) else cpu_rows(timeline, host)
+        for device in np.unique(rows.device).tolist():
+            on_device = take(rows, rows.device == device)
+            busy = covered(on_device, window, Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY, Kind.MEMSET)
+            parts = attribute(on_device, iv.complement(busy, window.start, window.end), host)
+            group = device_group(timeline, rank, device)
+            yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
+
+
+def _gap_events(parts: Mapping[Cause, iv.Intervals], first_name: int) -> Events:
+    start = np.concatenate([part.start for part in parts.values()])
+    end = np.concatenate([part.end for part in parts.values()])
+    cause = np.repeat([CAUSES.index(cause) for cause in parts], [len(part.start) for part in parts.values()])
+    order = np.argsort(start, kind="stable")
+    code = (CODES[f"idle-{CAUSES[0]}"] + cause).astype(np.uint8)
+    return Events(start, end, first_name + cause, code).pick(order)
 
 
 def device_group(timeline: Timeline, rank: int, device: int) -> str:
     """The heading above a device's lanes."""
     names = {(info.rank, info.index): info.name for info in timeline.devices}
-    parts = [f"Rank {rank}" if len(timeline.ranks) > 1 else "", f"Device {device}", names.get((rank, device), "")]
+    called = "CPU" if device == CPU else f"Device {device}"
+    parts = [f"Rank {rank}" if len(timeline.ranks) > 1 else "", called, names.get((rank, device), "")]
     return " · ".join(filter(None, parts)) + (" · emulated" if timeline.emulated else "")
 
 
@@ -156,45 +151,20 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
         for category, table in tables.items():
             rows = take(table, table.thread == thread)
             if len(rows):
-                label = f"{category}s" if category != "python" else "Python"
+                label = _HOST_LABELS[category]
                 group = _thread_group(timeline, thread, int(rows.rank[0]))
                 yield Lane(group, label, _host_events(rows, category), overview=False)
-
-
-def split_rows(events: Events) -> list[Events]:
-    """`events` spread over rows in which nothing overlaps, outermost first.
-
-    An event goes on the first row if everything before it has ended; the rest is spread likewise over the rows below.
-    """
-    rows: list[Events] = []
-    while len(events):
-        if len(rows) == MAX_ROWS - 1:
-            return [*rows, _flatten(events)]
-        reached = np.maximum.accumulate(events.end)
-        outermost = np.empty(len(events), dtype=bool)
-        outermost[0] = True
-        outermost[1:] = events.start[1:] >= reached[:-1]
-        rows.append(events.pick(np.flatnonzero(outermost)))
-        events = events.pick(np.flatnonzero(~outermost))
-    return rows
-
-
-def _flatten(events: Events) -> Events:
-    """All of `events` on one row: each ends where the next one starts."""
-    end = events.end.copy()
-    end[:-1] = np.minimum(end[:-1], events.start[1:])
-    return Events(events.start, end, events.name, events.category)
 
 
 def _device_events(rows: DeviceTable) -> Events:
     codes = np.zeros(max(KIND_CATEGORIES) + 1, dtype=np.uint8)
     for kind, category in KIND_CATEGORIES.items():
-        codes[kind] = _CODES[category]
+        codes[kind] = CODES[category]
     return Events(rows.start, rows.end, rows.name, codes[rows.kind])
 
 
 def _host_events(rows: HostTable, category: str) -> Events:
-    return Events(rows.start, rows.end, rows.name, np.full(len(rows), _CODES[category], dtype=np.uint8))
+    return Events(rows.start, rows.end, rows.name, np.full(len(rows), CODES[category], dtype=np.uint8))
 
 
 def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
@@ -209,60 +179,9 @@ def _pairs(first: Column, second: Column) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in pairs.T]
 
 
-def _order(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one group together, groups in the order in which they first appear; an idle lane leads its group."""
+def _group(lanes: list[Lane]) -> list[Lane]:
+    """Lanes of one group together, groups and lanes in the order in which they come."""
     groups: dict[str, list[Lane]] = {}
     for lane in lanes:
         groups.setdefault(lane.group, []).append(lane)
     return [lane for group in groups.values() for lane in group]
-
-
-def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str], Column]:
-    """The names that are used, cut to MAX_NAME, and for every index in `strings` its index among them."""
-    used = np.zeros(len(strings), dtype=bool)
-    for row in rows:
-        used[row.name] = True
-    place = np.cumsum(used) - 1
-    names = [strings[index] for index in np.flatnonzero(used).tolist()]
-    return [name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…" for name in names], place
-
-
-def _pack_columns(rows: list[Events], place: Column, origin: int) -> tuple[list[dict[str, Any]], bytes]:
-    """Each column as bytes at a multiple of 8, widest first; `head` says type, offset and length."""
-    columns = {
-        "gap": _smallest([row.start - np.concatenate([[origin], row.end[:-1]]) for row in rows]),
-        "dur": _smallest([row.end - row.start for row in rows]),
-        "name": _smallest([place[row.name] for row in rows]),
-        "category": _smallest([row.category for row in rows]),
-    }
-    heads, parts, offset = [], [], 0
-    for name, column in columns.items():
-        data = column.tobytes()
-        data += bytes(-len(data) % 8)
-        heads.append({"name": name, "type": _TYPES[column.dtype.str], "offset": offset, "count": len(column)})
-        parts.append(data)
-        offset += len(data)
-    return heads, b"".join(parts)
-
-
-_TYPES = {"|u1": "u8", "<u2": "u16", "<u4": "u32", "<f8": "f64"}
-
-
-def _smallest(parts: list[Column]) -> Column:
-    """One little-endian column in the narrowest type that holds it. A float64 is exact up to 2^53 ns, 104 days."""
-    column = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    top = int(column.max(initial=0))
-    for bits, type_ in ((8, "|u1"), (16, "<u2"), (32, "<u4")):
-        if top < 1 << bits:
-            return column.astype(type_)
-    return column.astype("<f8")
-
-
-def _lane_head(index: int, lane: Lane) -> dict[str, Any]:
-    busy = int((lane.events.end - lane.events.start).sum())
-    about = {"group": lane.group, "label": lane.label, "emulated": lane.emulated}
-    return {"index": index, **about, "events": len(lane.events), "busy_ns": busy}
-
-
-def _row_head(index: int, lane: Lane, count: int) -> dict[str, Any]:
-    return {"lane": index, "count": count, "gaps": lane.gaps, "overview": lane.overview}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from bottleneck_lab.report import words
-from bottleneck_lab.report.lanes import CATEGORIES, PackedTimeline
+from bottleneck_lab.report.lanes import CATEGORIES
 from bottleneck_lab.report.markup import Markup, join, table, tag
+from bottleneck_lab.report.packing import PackedTimeline
 from bottleneck_lab.report.page_verdict import section
 
 _TOOLS = (
@@ -51,14 +52,15 @@ def _canvases(span: str) -> Markup:
 
 
 def _hint() -> Markup:
-    keys = [join([tag("kbd", key), f" {what}  "]) for key, what in _KEYS]
+    keys = [join([tag("span", tag("kbd", key), f" {what}", class_="together"), "   "]) for key, what in _KEYS]
     mouse = "Click, then use the wheel to zoom; drag to move; drag along the ruler to show that stretch.  "
     return tag("p", mouse, keys, class_="soft hint")
 
 
 def _legend(packed: PackedTimeline) -> Markup:
     items = [
-        tag("li", tag("span", class_=f"key {CATEGORIES[key][1]}"), CATEGORIES[key][0]) for key in packed.categories
+        tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
+        for key in packed.categories
     ]
     return tag("ul", items, class_="legend", aria_label="Legend")
 

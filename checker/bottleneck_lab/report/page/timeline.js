@@ -206,7 +206,7 @@ class Timeline {
   }
 
   drawRow(pen, row, y) {
-    const { start, dur, name, category } = this.events;
+    const { start, dur } = this.events;
     const scale = this.scale;
     let i = Math.max(row.from, firstAfter(start, this.from, row.from, row.to) - 1);
     while (i < row.to && start[i] < this.to) {
@@ -233,20 +233,27 @@ class Timeline {
       pen.lineWidth = 2;
       pen.strokeRect(left + 1, y + 1, Math.max(1, width - 3), ROW_HEIGHT - 4);
     }
-    if (width > 34) this.drawName(pen, this.head.names[nameId], look, left + 4, y, width - 8);
+    if (width > 34 && pen.canvas === this.canvas) this.drawName(pen, this.head.names[nameId], look, left + 4, y, width - 8);
   }
 
   drawName(pen, text, look, left, y, room) {
     const fits = Math.floor(room / 6);
+    const shown = text.length > fits ? `${text.slice(0, Math.max(1, fits - 1))}…` : text;
+    if (look.gap) {
+      pen.fillStyle = this.ink.ground;
+      pen.fillRect(left - 2, y + 2, Math.min(room, pen.measureText(shown).width) + 4, ROW_HEIGHT - 6);
+    }
     pen.fillStyle = look.gap ? this.ink.text : look.text;
-    pen.fillText(text.length > fits ? `${text.slice(0, Math.max(1, fits - 1))}…` : text, left, y + ROW_HEIGHT / 2 - 0.5, room);
+    pen.fillText(shown, left, y + ROW_HEIGHT / 2 - 0.5, room);
   }
 
   // Events narrower than a pixel: drawn as the share of that pixel's time in which the row was busy.
   drawPixel(pen, row, i, y) {
     const { start, dur, busy, category } = this.events;
     const column = Math.floor(this.x(start[i]));
-    const next = Math.max(i + 1, firstAfter(start, this.time(column + 1), i, row.to));
+    let next = Math.max(i + 1, firstAfter(start, this.time(column + 1), i, row.to));
+    // Only the last of them can reach beyond the pixel: one that is wide enough is drawn by itself.
+    if (next > i + 1 && dur[next - 1] * this.scale >= 1.5) next--;
     const covered = busy[next - 1] + dur[next - 1] - busy[i];
     if (column >= this.labels) {
       const shown = !this.matches || this.anyMatch(i, next);
@@ -361,7 +368,7 @@ class Timeline {
 
   describe(i) {
     const { start, dur, name, category } = this.events;
-    return [this.head.names[name[i]], formatDuration(dur[i]), this.palette[category[i]].label, `starts at ${formatDuration(start[i])}`];
+    return [this.head.names[name[i]], formatDuration(dur[i]), this.palette[category[i]].means, `starts at ${formatDuration(start[i])}`];
   }
 
   hover(event) {
