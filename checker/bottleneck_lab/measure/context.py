@@ -1,0 +1,84 @@
+"""What every kind of measurement is given, and what it gives back."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bottleneck_lab.catalog import CriterionSpec, Device, Lab
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import Conditions
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.janitor import Janitor
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share (0–1) of the check that is done."""
+
+
+@dataclass
+class Context:
+    """One check: the lab, the submission in its fresh folder, and where secrets come from."""
+
+    lab: Lab
+    device: Device
+    submission: Path
+    workspace: Path
+    data: Path
+    home: Path
+    janitor: Janitor
+    progress: Progress
+    rng: random.Random = field(default_factory=random.SystemRandom)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The device's settings from `lab.toml`."""
+        return self.lab.spec.devices[self.device].settings
+
+    def criterion(self, id_: str) -> CriterionSpec | None:
+        """The lab's criterion of that id on this device, if it has one."""
+        return next((spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None)
+
+    def required(self, id_: str) -> CriterionSpec:
+        """The same, where the kind of measurement cannot do without it. Raises LabError."""
+        if (spec := self.criterion(id_)) is None:
+            raise LabError(
+                f"{self.lab.slug} declares no criterion '{id_}'.",
+                "The lab's author must add it to lab.toml; see docs/authors.md.",
+            )
+        return spec
+
+    def pristine(self) -> Path:
+        """A fresh folder with the shipped files, for the reference worker."""
+        from bottleneck_lab.measure.submission import collect_pristine
+
+        folder = self.janitor.folder / "reference"
+        if not folder.exists():
+            collect_pristine(self.lab, folder)
+        return folder
+
+    def judge(self) -> ModuleType:
+        """The lab's trusted knowledge of what is right, loaded from the package's own copy."""
+        path = self.lab.path / "judge.py"
+        spec = importlib.util.spec_from_file_location(f"judge_{self.lab.slug.replace('-', '_')}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} cannot be loaded")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@dataclass
+class Measured:
+    """What a kind of measurement found. `speedup` is over the shipped workload, for comparison with the prediction."""
+
+    results: list[CriterionResult]
+    isolation: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    speedup: float | None = None
+    conditions: Conditions = field(default_factory=Conditions)

@@ -1,0 +1,98 @@
+"""Cleans up after a verifier however it ends: run as a script, it waits for its standard input to close, then removes what it was told of.
+
+A verifier that is killed outright cannot tidy up; this process, which outlives it by a moment, can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+class Janitor:
+    """Owns a verifier's temporary folder, control groups and children; everything is gone when it closes, or when the verifier dies."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.folder = Path(tempfile.mkdtemp(prefix="bottleneck-lab-"))
+        self._tell("folder", self.folder)
+
+    def __enter__(self) -> Janitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tell(self, what: str, name: object) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(f"{what} {name}\n".encode())
+            self._process.stdin.flush()
+
+    def follow(self, pid: int) -> None:
+        """Remembers a child and its session, to be killed should the verifier die."""
+        self._tell("pid", pid)
+
+    def forget(self, pid: int) -> None:
+        """Forgets a child that has been waited for: its number may soon be somebody else's."""
+        self._tell("forget", pid)
+
+    def follow_group(self, group: Path) -> None:
+        """Remembers a control group, likewise."""
+        self._tell("group", group)
+
+    def close(self) -> None:
+        """Lets the janitor do its work and waits for it."""
+        self._process.communicate(timeout=30)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _clear_group(group: Path) -> None:
+    with contextlib.suppress(OSError):
+        (group / "cgroup.kill").write_text("1")
+    for _ in range(200):
+        if not group.exists():
+            return
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        time.sleep(0.01)
+
+
+def main() -> None:
+    """Reads what to remember until the verifier is gone, then removes it: groups, processes, folders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    remembered: list[list[str]] = []
+    for line in sys.stdin:
+        what, name = line.rstrip("\n").split(" ", 1)
+        if what == "forget":
+            remembered.remove(["pid", name])
+        else:
+            remembered.append([what, name])
+    for what, name in remembered:
+        if what == "group":
+            _clear_group(Path(name))
+        elif what == "pid":
+            _kill(int(name))
+    for what, name in remembered:
+        if what == "folder":
+            shutil.rmtree(name, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

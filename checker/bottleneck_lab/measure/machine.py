@@ -1,0 +1,96 @@
+"""What machine this is, and whether somebody else is using it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+FOREIGN_LIMIT_CORES = 0.25
+"""CPU use by other programs above which a slow result is not held against the learner (docs/verdict.md)."""
+
+
+def _busy_s() -> float:
+    """CPU seconds used by the whole machine since boot, time stolen by its host included."""
+    user, nice, system, _, _, irq, softirq, steal = (
+        int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class LoadMeter:
+    """How many cores programs other than ours keep busy. `own_s` gives the CPU seconds our own processes have used so far."""
+
+    def __init__(self, own_s: Callable[[], float]) -> None:
+        self._own_s = own_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins a new window."""
+        self._start = (time.monotonic(), _busy_s(), self._own_s())
+
+    def cores(self) -> float:
+        """Cores kept busy by others since the window began."""
+        elapsed = time.monotonic() - self._start[0]
+        return max(0.0, (_busy_s() - self._start[1]) - (self._own_s() - self._start[2])) / max(elapsed, 1e-3)
+
+
+def own_cpu_s() -> float:
+    """CPU seconds of this process and of the children it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def loading_cores() -> set[int]:
+    """The two cores that loading is pinned to, so that machines of any size behave alike."""
+    return set(sorted(os.sched_getaffinity(0))[-2:])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _first(path: str, key: str | None = None) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return "unknown"
+    if key is None:
+        return lines[0] if lines else "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "unknown")
+
+
+def fingerprint() -> dict[str, str]:
+    """The environment of a measurement, as text a verdict keeps: CPU, cores, governor, load, versions, GPU and driver. No host name."""
+    governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    found = {
+        "cpu": _first("/proc/cpuinfo", "model name"),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "governor": _first(governor),
+        "load": f"{os.getloadavg()[0]:.2f}",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("torch", "torchvision", "numpy", "nvidia-dali-cuda130")},
+    }
+    return found | _gpu()
+
+
+def _gpu() -> dict[str, str]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return {
+            "gpu": str(pynvml.nvmlDeviceGetName(handle)),
+            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_mhz": str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        }
+    except Exception:  # no NVML, no driver or no GPU: all the same to a fingerprint
+        return {"gpu": "none"}

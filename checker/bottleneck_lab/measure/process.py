@@ -1,0 +1,307 @@
+"""Starting a worker so that it can do no harm, freezing it while another is measured, and ending it with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.janitor import Janitor
+
+_PR_SET_PDEATHSIG = 1
+_SYSTEM = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/sys",
+]
+LOG_TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may use. Exceeding one is the worker's fault and ends it."""
+
+    start_s: float = 120.0
+    call_s: float = 60.0
+    total_s: float = 600.0
+    cpu_s: int = 1200
+    memory_bytes: int = 6 << 30
+    processes: int = 512
+    open_files: int = 4096
+    file_bytes: int = 2 << 30
+    scratch_bytes: int = 4 << 30
+
+
+@dataclass
+class Paths:
+    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read."""
+
+    scratch: Path
+    readable: list[Path] = field(default_factory=list)
+
+
+@cache
+def bubblewrap() -> str | None:
+    """The path of a bubblewrap that works here, or None."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return None
+    test = [path, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
+    return path if subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0 else None
+
+
+def _python_folders() -> list[str]:
+    package = Path(__file__).resolve().parents[1]
+    found = {
+        sys.prefix,
+        sys.base_prefix,
+        sysconfig.get_path("purelib"),
+        str(package),
+        str(Path(sys.executable).resolve().parent.parent),
+    }
+    return sorted(found)
+
+
+def _sandbox(paths: Paths, gpu: bool) -> list[str]:
+    command = [
+        str(bubblewrap()),
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
+    command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    for folder in [*_SYSTEM, *_python_folders(), *map(str, paths.readable)]:
+        command += ["--ro-bind-try", folder, folder]
+    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(paths.scratch), str(paths.scratch)]
+    if gpu:
+        for device in [*Path("/dev").glob("nvidia*"), Path("/dev/nvidia-caps")]:
+            command += ["--dev-bind-try", str(device), str(device)]
+    return [*command, "--chdir", str(paths.scratch), "--"]
+
+
+def _environment(paths: Paths, threads: int) -> dict[str, str]:
+    temporary = paths.scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(paths.scratch),
+        "TMPDIR": str(temporary),
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "LAB_CACHE": str(paths.scratch / "cache"),
+    }
+
+
+class Worker:
+    """A running worker and everything it started.
+
+    `isolation` says what holds it: bubblewrap, cgroup, limits; and what does not.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        paths: Paths,
+        limits: Limits,
+        *,
+        pass_fds: list[int],
+        cores: set[int] | None,
+        threads: int,
+        gpu: bool,
+        janitor: Janitor,
+        module: str = "bottleneck_lab.measure.worker",
+    ) -> None:
+        self.limits = limits
+        self.paths = paths
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._cgroup = Cgroup.create(limits.memory_bytes, limits.processes)
+        if self._cgroup is not None:
+            janitor.follow_group(self._cgroup.path)
+        self._frozen: list[psutil.Process] = []
+        sandbox = _sandbox(paths, gpu) if bubblewrap() else []
+        command = [*sandbox, sys.executable, "-I", "-u", "-m", module, *arguments]
+        verifier, cgroup = os.getpid(), self._cgroup
+
+        def prepare() -> None:
+            os.setsid()
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != verifier:
+                os._exit(1)
+            if cgroup is not None:
+                cgroup.add(0)
+            if cores:
+                os.sched_setaffinity(0, cores)
+            _set_limits(limits)
+
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=_environment(paths, threads),
+            cwd=paths.scratch,
+            pass_fds=pass_fds,
+            preexec_fn=prepare,  # noqa: PLW1509 - the verifier has one thread
+        )
+        self._janitor = janitor
+        janitor.follow(self.process.pid)
+        self.started = time.monotonic()
+        self._handle = psutil.Process(self.process.pid)
+        self.isolation = {
+            "sandbox": "bubblewrap: no network, read-only system, private /tmp"
+            if sandbox
+            else "none: install bubblewrap for isolation",
+            "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
+            if cgroup
+            else "none: processes are followed one by one",
+            "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
+        }
+
+    def tree(self) -> list[psutil.Process]:
+        """The worker's living processes, itself first."""
+        try:
+            return [self._handle, *self._handle.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def freeze(self) -> None:
+        """Stops every process of the worker, so that nothing it left running can slow or help another measurement."""
+        if self._cgroup is not None:
+            self._cgroup.freeze(True)
+            return
+        seen: set[int] = set()
+        while new := [process for process in self.tree() if process.pid not in seen]:
+            for process in new:
+                seen.add(process.pid)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+                    self._frozen.append(process)
+
+    def thaw(self) -> None:
+        """Lets a frozen worker go on."""
+        if self._cgroup is not None:
+            self._cgroup.freeze(False)
+            return
+        for process in self._frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        self._frozen.clear()
+
+    def cpu_s(self) -> float:
+        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for."""
+        if self._cgroup is not None:
+            return self._cgroup.cpu_s()
+        total = 0.0
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def excess(self) -> str | None:
+        """Which limit the worker exceeds now, as words for the verdict, or None."""
+        tree, memory, threads = self.tree(), 0, 0
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                info = process.memory_info()
+                memory += info.rss - info.shared
+                threads += process.num_threads()
+        if memory > self.limits.memory_bytes:
+            return f"used more than {self.limits.memory_bytes / (1 << 30):.3g} GiB of memory"
+        if len(tree) > self.limits.processes or threads > 8 * self.limits.processes:
+            return f"started more than {self.limits.processes} processes"
+        if _size_below(self.paths.scratch) > self.limits.scratch_bytes:
+            return f"wrote more than {self.limits.scratch_bytes / (1 << 30):.3g} GiB"
+        if time.monotonic() - self.started > self.limits.total_s:
+            return f"ran longer than {self.limits.total_s:.0f} s in all"
+        return None
+
+    def log_tail(self) -> str:
+        """The end of what the worker printed, safe to show on a terminal."""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LOG_TAIL_BYTES))
+        return printable(self._log.read().decode(errors="replace"))
+
+    def ending(self) -> str:
+        """How the process ended, as words."""
+        code = self.process.poll()
+        if code is None:
+            return "is still running"
+        code = code - 256 if code > 192 else (128 - code if 128 < code <= 192 else code)
+        if code >= 0:
+            return f"exited with status {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        reason = {
+            "SIGXCPU": " (CPU time limit)",
+            "SIGXFSZ": " (file size limit)",
+            "SIGKILL": " (killed, perhaps for memory)",
+        }.get(name, "")
+        return f"was ended by {name}{reason}"
+
+    def end(self) -> None:
+        """Kills the worker and everything it started, and waits until all of it is gone."""
+        tree = self.tree()
+        if self._cgroup is not None:
+            self._cgroup.kill()
+        for process in reversed(tree):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self._janitor.forget(self.process.pid)
+        psutil.wait_procs(tree, timeout=5)
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        self._log.close()
+
+
+def _set_limits(limits: Limits) -> None:
+    for what, value in (
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_DATA, 2 * limits.memory_bytes),  # counts reserved memory too; what is really used is watched
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (value, value))
+
+
+def _size_below(root: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(folder) / name).st_size
+    return total
+
+
+def printable(text: str) -> str:
+    """Text without control characters other than newline and tab: a learner's output cannot drive the terminal."""
+    return "".join(char for char in text if char in "\n\t" or char.isprintable())

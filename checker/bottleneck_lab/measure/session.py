@@ -1,0 +1,163 @@
+"""A worker together with its channel: started, watched, spoken to, and blamed when it misbehaves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.process import Limits, Paths, Worker, printable
+from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
+
+Role = Literal["reference", "learner"]
+_WATCH_S = 0.5
+
+
+class Session:
+    """One worker, reference or learner. A fault of the learner's is a LearnerFault, of the reference's a VerifierFault."""
+
+    def __init__(self, role: Role, worker: Worker, channel: Channel) -> None:
+        self.role: Role = role
+        self.worker = worker
+        self.channel = channel
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the worker with everything it started."""
+        self.worker.end()
+        self.channel.close()
+        if self.channel.arena is not None:
+            self.channel.arena.close()
+
+    def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Value]]:
+        """The next message within `timeout_s`, while the limits are watched. Raises the fault of whoever is to blame."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                kind, values = self.channel.receive(min(_WATCH_S, max(0.0, deadline - time.monotonic())))
+            except TimedOut:
+                if excess := self.worker.excess():
+                    raise self.fault("crashed", f"{doing}: the code {excess}.") from None
+                if time.monotonic() >= deadline:
+                    raise self.fault(
+                        "timed out", f"{doing}: no answer within {timeout_s:.0f} s. {self._stuck()}"
+                    ) from None
+                continue
+            except Closed:
+                raise self.closed(doing) from None
+            except WireError as error:
+                raise self.fault("tampered", f"{doing}: the reply was no message of the protocol ({error}).") from None
+            if kind is Kind.FAILED:
+                raise self.fault("crashed", f"{doing}: {_text(values)}")
+            return kind, values
+
+    def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
+        """The next message, which must be of this kind."""
+        got, values = self.receive(timeout_s, doing)
+        if got is not kind:
+            raise self.fault("tampered", f"{doing}: {got.name} came where {kind.name} was due.")
+        return values
+
+    def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
+        """The exception that blames this worker's owner."""
+        if self.role == "learner":
+            return LearnerFault(reason, detail)  # type: ignore[arg-type]  # callers pass literals of FailReason
+        return VerifierFault(f"The reference worker failed: {reason}: {detail}")
+
+    def closed(self, doing: str) -> Exception:
+        """The exception for a worker that is gone."""
+        return self.fault("crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip())
+
+    def _ending(self) -> str:
+        for _ in range(100):
+            if self.worker.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        return self.worker.ending()
+
+    def _last_words(self) -> str:
+        lines = self.worker.log_tail().strip().splitlines()
+        return f"It last printed: {lines[-1][:300]}" if lines else ""
+
+    def _stuck(self) -> str:
+        state = {process.status() for process in self.worker.tree() if process.is_running()}
+        return (
+            "It was stopped (SIGSTOP)."
+            if "stopped" in state
+            else "An endless loop, or a wait for something that never comes?"
+        )
+
+
+class CallSession(Session):
+    """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor disturb the other side's turn."""
+
+    @classmethod
+    def start(
+        cls, context: Context, role: Role, folder: Path, entry: str, limits: Limits, mode: str = "calls"
+    ) -> CallSession:
+        """Starts a worker on `folder/entry` and waits until its code is loaded."""
+        arena = Arena.create(int(context.settings.get("arena_mb", 256)) << 20)
+        ours, theirs = Channel.pair()
+        arguments = [
+            mode,
+            "--entry",
+            str(folder / entry),
+            "--socket",
+            str(theirs.fileno()),
+            "--arena",
+            str(arena.fd),
+            "--device",
+            context.device,
+        ]
+        worker = start_worker(context, arguments, folder, limits, [theirs.fileno(), arena.fd])
+        theirs.close()
+        session = cls(role, worker, Channel(ours, arena))
+        try:
+            session.expect(Kind.READY, limits.start_s, "starting up")
+        except BaseException:
+            session.close()
+            raise
+        worker.freeze()
+        return session
+
+    def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
+        """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
+        message = pack(kind, inputs, self.channel.arena, half=0)
+        began = time.perf_counter()
+        self.worker.thaw()
+        self.channel.send_packed(message)
+        values = self.expect(Kind.ANSWER, self.worker.limits.call_s, "answering a call")
+        answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+        seconds = time.perf_counter() - began
+        self.worker.freeze()
+        return seconds, answer
+
+
+def start_worker(
+    context: Context, arguments: list[str], folder: Path, limits: Limits, fds: list[int], cores: set[int] | None = None
+) -> Worker:
+    """A worker on `folder`, known to the janitor from the first moment."""
+    settings = context.settings
+    return Worker(
+        arguments,
+        Paths(folder, [context.data]),
+        limits,
+        pass_fds=fds,
+        cores=cores,
+        threads=int(settings.get("threads", 2)),
+        gpu=context.device == "cuda",
+        janitor=context.janitor,
+    )
+
+
+def _text(values: list[Value]) -> str:
+    return printable(str(values[0])) if values and isinstance(values[0], str) else "the code failed without a message"

@@ -1,0 +1,208 @@
+"""The `speedup` kind: how much faster the learner's code answers than the reference, call by call, each call a fresh secret input.
+
+Reference and learner take turns in an order drawn at random, one frozen while the other runs; the statistic is the ratio of each pair.
+Every timed answer is judged, after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.grading.criteria import Conditions, grade_check, grade_decision, sequential_test, worst_case
+from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, Decision, SequentialTest, State, self_test, shuffled_order
+from bottleneck_lab.grading.statistics import log_ratios, noise_share
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.process import Limits
+from bottleneck_lab.measure.session import CallSession
+from bottleneck_lab.measure.wire import Kind, Value
+
+MAX_OVERHEAD_SHARE = 0.02
+"""Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
+
+
+@dataclass
+class Case:
+    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured."""
+
+    name: str
+    reference_s: list[float] = field(default_factory=list)
+    learner_s: list[float] = field(default_factory=list)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+
+    def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
+        """Asks every test about the pairs so far; True while one of them wants more."""
+        self.decisions = {id_: test.decide(_SAMPLES[id_](self), exhausted=exhausted) for id_, test in tests.items()}
+        return any(decision.wanted for decision in self.decisions.values())
+
+    def ratios(self) -> list[float]:
+        """Reference over learner, pair by pair."""
+        return [reference / learner for reference, learner in zip(self.reference_s, self.learner_s, strict=True)]
+
+
+class Comparison:
+    """The two workers of a check, the judge, and the inputs."""
+
+    def __init__(self, context: Context, reference: CallSession, learner: CallSession, judge: ModuleType) -> None:
+        self.context = context
+        self.reference = reference
+        self.learner = learner
+        self.judge = judge
+        self.generator = np.random.default_rng(context.rng.getrandbits(128))
+
+    def inputs(self, case: str) -> list[Value]:
+        """Fresh inputs for one call of a case."""
+        return list(self.judge.make_inputs(self.generator, case, self.context.data, self.context.settings))
+
+    def check(self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]) -> None:
+        """Raises LearnerFault when the judge does not accept the answer."""
+        if complaint := self.judge.judge(case, inputs, answer, reference, self.context.settings):
+            raise LearnerFault("wrong output", complaint)
+
+    def warm_up(self, case: str) -> None:
+        """Lets both sides meet a case's shapes before it is timed; the answers are judged."""
+        for _ in range(int(self.context.settings.get("warmup_calls", 2))):
+            inputs = self.inputs(case)
+            reference = self.reference.call(inputs)[1]
+            self.check(case, inputs, self.learner.call(inputs)[1], reference)
+
+    def pair(self, case: Case) -> None:
+        """Times one pair on one fresh input, in random order, and judges the answer."""
+        inputs, answers = self.inputs(case.name), {}
+        for side in shuffled_order(self.context.rng, 1)[0]:
+            session = self.learner if side == "learner" else self.reference
+            seconds, answers[side] = session.call(inputs)
+            (case.learner_s if side == "learner" else case.reference_s).append(seconds)
+        self.check(case.name, inputs, answers["learner"], answers["reference"])
+
+    def adversarial(self) -> int:
+        """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a wrong answer."""
+        hard = (
+            self.judge.adversarial(self.generator, self.context.settings) if hasattr(self.judge, "adversarial") else []
+        )
+        for case, inputs in hard:
+            reference = self.reference.call(list(inputs))[1]
+            self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
+        return len(hard)
+
+    def against_itself(self, case: str, margin: float) -> str:
+        """The A/A test. Raises VerifierFault when the machine is too noisy for the margin, after one more try."""
+        verdict = None
+        for _ in range(2):
+            times: tuple[list[float], list[float]] = ([], [])
+            for _ in range(SELF_TEST_PAIRS):
+                inputs = self.inputs(case)
+                for side in times:
+                    side.append(self.reference.call(inputs)[0])
+            verdict = self_test(log_ratios(*times), margin)
+            if verdict.ok:
+                return verdict.sentence
+        raise VerifierFault(
+            verdict.sentence if verdict else "",
+            "Close other programs, wait for background jobs to end, and check again.",
+        )
+
+    def overhead_s(self, inputs: list[Value]) -> float:
+        """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
+        return median(self.reference.call(inputs, Kind.ECHO)[0] for _ in range(5))
+
+
+def measure(context: Context) -> Measured:
+    """Runs the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
+    settings, judge = context.settings, context.judge()
+    limits = Limits(
+        start_s=float(settings.get("start_s", 120)),
+        call_s=float(settings.get("call_s", 30)),
+        memory_bytes=int(float(settings.get("memory_gib", 6)) * (1 << 30)),
+    )
+    context.progress("starting the reference", 0.05)
+    reference_entry = str(settings.get("reference", context.lab.spec.entry))
+    with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
+        context.progress("loading your code", 0.15)
+        with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
+            return _compare(Comparison(context, reference, learner, judge))
+
+
+def _compare(comparison: Comparison) -> Measured:
+    context, settings = comparison.context, comparison.context.settings
+    names = list(comparison.judge.cases(comparison.generator, settings))
+    context.progress("checking answers", 0.25)
+    for name in names:
+        comparison.warm_up(name)
+    hard = comparison.adversarial()
+    context.progress("comparing the reference with itself", 0.35)
+    quiet = comparison.against_itself(names[0], float(settings.get("self_test_margin", 0.15)))
+    overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
+    meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
+    cases = _sample(comparison, [Case(name) for name in names], _tests(context))
+    overhead_share = overhead_s / median(cases[0].learner_s)
+    _refuse_overhead(overhead_share, cases)
+    ratios = [ratio for case in cases for ratio in case.ratios()]
+    timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
+    return Measured(
+        [_answers_result(context, cases, hard), *_target_results(context, cases)],
+        isolation=comparison.learner.worker.isolation,
+        details={"cases": timings, "overhead_share": overhead_share},
+        notes=[quiet],
+        speedup=min(median(case.ratios()) for case in cases),
+        conditions=Conditions(
+            noise=noise_share([math.log(ratio) for ratio in ratios]), other_cores=meter.cores(), cores=os.cpu_count()
+        ),
+    )
+
+
+def _refuse_overhead(share: float, cases: list[Case]) -> None:
+    """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same; a miss might be its doing."""
+    missed = any(decision.state is not State.PASS for case in cases for decision in case.decisions.values())
+    if missed and share > MAX_OVERHEAD_SHARE:
+        raise VerifierFault(f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here.")
+
+
+Samples = Callable[[Case], list[float]]
+_SAMPLES: dict[str, Samples] = {
+    "speedup": Case.ratios,
+    "p50-ms": lambda case: [1000 * second for second in case.learner_s],
+}
+"""What a pair contributes to each criterion that this kind can measure."""
+
+
+def _tests(context: Context) -> dict[str, SequentialTest]:
+    return {id_: sequential_test(spec) for id_ in _SAMPLES if (spec := context.criterion(id_)) is not None}
+
+
+def _sample(comparison: Comparison, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
+    """Measures pairs until every test of every case has decided, or the time is up."""
+    begin, max_s = time.monotonic(), float(comparison.context.settings.get("max_s", 120))
+    open_ = list(cases)
+    while open_ and (spent_s := time.monotonic() - begin) < max_s:
+        comparison.pair(comparison.context.rng.choice(open_))
+        comparison.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
+        open_ = [case for case in cases if case.decide(tests, exhausted=False)]
+    for case in cases:
+        case.decide(tests, exhausted=True)
+    return cases
+
+
+def _answers_result(context: Context, cases: list[Case], hard: int) -> CriterionResult:
+    checked = sum(len(case.learner_s) for case in cases) + hard
+    return grade_check(context.required("right-answers"), None, checked)
+
+
+def _target_results(context: Context, cases: list[Case]) -> list[CriterionResult]:
+    """One result a target, which every case has to meet on its own."""
+    return [
+        worst_case({case.name: grade_decision(spec, case.decisions[spec.id]) for case in cases})
+        for spec in context.lab.spec.devices[context.device].criteria
+        if spec.id in _SAMPLES
+    ]

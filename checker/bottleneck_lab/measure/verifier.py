@@ -1,0 +1,114 @@
+"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the answer is a verdict."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bottleneck_lab.catalog import CriterionSpec, Device, Lab
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict
+from bottleneck_lab.measure.context import Context, Measured, Progress
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.submission import collect
+
+KINDS = {"speedup", "feed", "finding", "ranks"}
+"""Each is a module of this package with `measure(context) -> Measured`. A new kind is a new module and a name here."""
+
+
+def check_lab(
+    lab: Lab,
+    workspace: Path,
+    device: Device,
+    *,
+    data: Path,
+    home: Path,
+    progress: Progress = lambda _doing, _share: None,
+    diagnosis: list[CriterionResult] | None = None,
+    prediction: float | None = None,
+) -> Verdict:
+    """Measures the workspace's editable files and says what came out.
+
+    `diagnosis` are the results that do not need a measurement; they join the others. Whatever the learner's code does is in the verdict;
+    KeyboardInterrupt alone comes through, with every process ended.
+    """
+    started, began = datetime.now(UTC), time.monotonic()
+    specs = lab.spec.devices[device].criteria
+    measured, submission, stopped, machine = Measured([]), "", None, None
+    with Janitor() as janitor:
+        context = Context(lab, device, janitor.folder / "submission", workspace, data, home, janitor, progress)
+        try:
+            submission = collect(lab, workspace, context.submission)
+            measured = _kind(lab)(context)
+        except LearnerFault as fault:
+            stopped, measured = _blame(fault, specs)
+        except VerifierFault as fault:
+            machine = LabError(fault.detail, fault.advice)
+        except LabError as error:
+            machine = error
+        except Exception as error:  # ours, whatever it is: never the learner's
+            machine = LabError(
+                f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
+            )
+    results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
+    conclusion = conclude(results, specs=specs, machine=machine, stopped=stopped, conditions=measured.conditions)
+    return Verdict(
+        outcome=conclusion.outcome,
+        reason=conclusion.reason,
+        summary=conclusion.summary,
+        advice=conclusion.advice,
+        lab=lab.slug,
+        lab_hash=lab.content_hash(),
+        submission_hash=submission,
+        device=device,
+        criteria=results,
+        environment=fingerprint(),
+        isolation=measured.isolation,
+        started_at=started.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - began, 3),
+        notes=measured.notes,
+        prediction=None if prediction is None else Prediction(prediction, measured.speedup),
+        measurement=measured.details,
+    )
+
+
+def _kind(lab: Lab) -> Callable[[Context], Measured]:
+    if lab.spec.measure not in KINDS:
+        raise LabError(
+            f"{lab.slug} asks for a kind of measurement called '{lab.spec.measure}'.",
+            f"There are {', '.join(sorted(KINDS))}.",
+        )
+    measure: Callable[[Context], Measured] = importlib.import_module(
+        f"bottleneck_lab.measure.{lab.spec.measure}"
+    ).measure
+    return measure
+
+
+def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
+    """A wrong output is a correctness result; every other fault stopped the code."""
+    if fault.reason in ("crashed", "timed out", "tampered"):
+        return Stopped(fault.reason, fault.detail), Measured([])
+    spec = next(
+        (spec for spec in specs if spec.kind == "correctness"),
+        CriterionSpec("right-answers", "correctness", "the output is right"),
+    )
+    return None, Measured([grade_check(spec, fault.detail, 1)])
+
+
+def _complete(results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool) -> list[CriterionResult]:
+    """The results in the lab's order; what was not reached because something failed before is said so."""
+    found = {result.id: result for result in results}
+    failed = stopped or any(result.holds is False for result in results)
+    ordered = []
+    for spec in specs:
+        if spec.id in found:
+            ordered.append(found.pop(spec.id))
+        elif failed:
+            ordered.append(not_measured(spec, "because the check ended before it"))
+    return [*ordered, *found.values()]

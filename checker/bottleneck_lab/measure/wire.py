@@ -1,0 +1,257 @@
+"""Messages between the verifier and its workers: fixed-schema raw bytes, nothing that can run code when read.
+
+A message is `magic(4) kind(1) count(1) pad(2) length(8)` and `length` bytes of body: `count` values, each
+`tag(1) dtype(1) ndim(1) pad(5) nbytes(8) dims(8 each)` and, unless the value lies in shared memory, its bytes.
+Anything else is `Malformed`. Big arrays travel in a sealed memfd (`Arena`), so that a timed call is not a copy through a socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"BLW1"
+_HEADER = struct.Struct("<4sBBxxQ")
+_VALUE = struct.Struct("<BBB5xQ")
+MAX_BODY_BYTES = 64 << 20
+_DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64", "bool")]
+_BYTES, _ARRAY, _INT, _FLOAT, _TEXT, _SHARED = range(6)
+_MAX_DIMS = 8
+
+Value = bytes | int | float | str | np.ndarray[Any, Any]
+
+
+class Kind(IntEnum):
+    """What a message means. The direction is fixed for each."""
+
+    READY = 1  # worker → verifier: the learner's code is loaded
+    CALL = 2  # verifier → worker: call it with these inputs
+    ANSWER = 3  # worker → verifier
+    ECHO = 4  # verifier → worker: answer without calling anything; measures the protocol itself
+    FAILED = 5  # worker → verifier: text of the exception
+    DONE = 6  # worker → verifier: training returned
+    EPOCH = 7  # worker → device → verifier: asks what to train next; answered by the same kind
+    STEP = 8  # worker → device: a batch lies in this slot
+    SLOT = 9  # device → worker: this slot is free again
+    SYNC = 10  # worker → device, answered by the same kind once everything queued has run
+    RECORD = 11  # device → verifier: what arrived and when it ran
+    GONE = 12  # device → verifier: the script closed its end
+    BROKEN = 13  # device → verifier: the script sent what is no message of this protocol
+
+
+class WireError(Exception):
+    """The other side closed, was silent too long, or sent something that is not a message."""
+
+
+class Closed(WireError):  # noqa: N818 - says who or what, as `raise` reads
+    """The other side is gone."""
+
+
+class TimedOut(WireError):  # noqa: N818 - says who or what, as `raise` reads
+    """No whole message before the deadline."""
+
+
+class Malformed(WireError):  # noqa: N818 - says who or what, as `raise` reads
+    """Bytes that are not a message of this protocol."""
+
+
+class Arena:
+    """A sealed shared-memory region of two halves: the verifier writes inputs into the first, the worker answers into the second.
+
+    It can be neither grown nor shrunk by either side, so reading it never faults.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
+        self.memory = mmap.mmap(fd, size)
+
+    @classmethod
+    def create(cls, size: int) -> Arena:
+        fd = os.memfd_create("bottleneck-lab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return cls(fd, size)
+
+    @classmethod
+    def attach(cls, fd: int) -> Arena:
+        return cls(fd, os.fstat(fd).st_size)
+
+    def half(self, which: int) -> tuple[int, int]:
+        """Start and end offset of the inputs' half (0) or the answers' half (1)."""
+        return (0, self.size // 2) if which == 0 else (self.size // 2, self.size)
+
+    def view(self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> np.ndarray[Any, Any]:
+        """An array on the region itself; no copy."""
+        return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.fd)
+
+
+def pack(kind: Kind, values: list[Value], arena: Arena | None = None, half: int = 0) -> bytes:
+    """A whole message. With an arena, arrays are copied into that half of it and only described in the message.
+
+    Raises Malformed when a value has no wire form or does not fit.
+    """
+    body, offset = bytearray(), (arena.half(half)[0] if arena else 0)
+    for value in values:
+        if isinstance(value, np.ndarray) and arena is not None:
+            offset = -(-offset // 64) * 64
+            if offset + value.nbytes > arena.half(half)[1]:
+                raise Malformed(f"{value.nbytes} bytes do not fit the shared memory")
+            if value.nbytes:
+                arena.view(value.dtype, value.shape, offset)[...] = value
+            body += _describe(_SHARED, value, offset)
+            offset += value.nbytes
+        else:
+            body += _pack_inline(value)
+    return _HEADER.pack(MAGIC, kind, len(values), len(body)) + bytes(body)
+
+
+def _describe(tag: int, array: np.ndarray[Any, Any], size: int) -> bytes:
+    if array.dtype not in _DTYPES or array.ndim > _MAX_DIMS:
+        raise Malformed(f"arrays of {array.dtype} with {array.ndim} dimensions cannot be sent")
+    head = _VALUE.pack(tag, _DTYPES.index(array.dtype), array.ndim, size)
+    return head + struct.pack(f"<{array.ndim}Q", *array.shape)
+
+
+def _pack_inline(value: Value) -> bytes:
+    if isinstance(value, np.ndarray):
+        return _describe(_ARRAY, value, value.nbytes) + np.ascontiguousarray(value).tobytes()
+    if isinstance(value, bool | int):
+        return _VALUE.pack(_INT, 0, 0, 8) + struct.pack("<q", int(value))
+    if isinstance(value, float):
+        return _VALUE.pack(_FLOAT, 0, 0, 8) + struct.pack("<d", value)
+    if isinstance(value, str | bytes):
+        raw = value.encode() if isinstance(value, str) else value
+        return _VALUE.pack(_TEXT if isinstance(value, str) else _BYTES, 0, 0, len(raw)) + raw
+    raise Malformed(f"a {type(value).__name__} cannot be sent")
+
+
+def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -> list[Value]:
+    """The values of a body. Arrays in shared memory come as views; copy them before the other side runs again.
+
+    Raises Malformed for anything but exactly `count` well-formed values.
+    """
+    values, at = [], 0
+    try:
+        for _ in range(count):
+            value, at = _unpack_value(body, at, arena, half)
+            values.append(value)
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        raise Malformed(str(error)) from error
+    if at != len(body):
+        raise Malformed(f"{len(body) - at} bytes too many")
+    return values
+
+
+def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple[Value, int]:
+    tag, code, ndim, size = _VALUE.unpack_from(body, at)
+    at += _VALUE.size
+    if tag in (_ARRAY, _SHARED):
+        if ndim > _MAX_DIMS or code >= len(_DTYPES):
+            raise Malformed("an impossible array")
+        shape = struct.unpack_from(f"<{ndim}Q", body, at)
+        at += 8 * ndim
+        return _unpack_array(_DTYPES[code], shape, size, body, at, arena if tag == _SHARED else None, half, tag)
+    raw = body[at : at + size]
+    if len(raw) != size:
+        raise Malformed("a value that ends too early")
+    at += size
+    if tag == _INT:
+        return struct.unpack("<q", raw)[0], at
+    if tag == _FLOAT:
+        return struct.unpack("<d", raw)[0], at
+    if tag in (_TEXT, _BYTES):
+        return (raw.decode() if tag == _TEXT else raw), at
+    raise Malformed(f"unknown tag {tag}")
+
+
+def _unpack_array(
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    size: int,
+    body: bytes,
+    at: int,
+    arena: Arena | None,
+    half: int,
+    tag: int,
+) -> tuple[np.ndarray[Any, Any], int]:
+    nbytes = dtype.itemsize
+    for length in shape:
+        nbytes *= length
+    if tag == _SHARED:
+        if arena is None:
+            raise Malformed("shared memory where none was agreed")
+        low, high = arena.half(half)
+        if size < low or size + nbytes > high:
+            raise Malformed("an array outside its half of the shared memory")
+        return arena.view(dtype, shape, size), at
+    if size != nbytes or at + size > len(body):
+        raise Malformed("an array whose size does not follow from its shape")
+    return np.frombuffer(body, dtype, count=nbytes // dtype.itemsize, offset=at).reshape(shape), at + size
+
+
+class Channel:
+    """One end of a stream socket that carries messages, with deadlines on the monotonic clock."""
+
+    def __init__(self, sock: socket.socket, arena: Arena | None = None, reads_half: int = 1) -> None:
+        self.sock = sock
+        self.arena = arena
+        self.reads_half = reads_half
+
+    @classmethod
+    def pair(cls) -> tuple[socket.socket, socket.socket]:
+        """Two connected ends; pass one's descriptor to a child."""
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def send(self, kind: Kind, *values: Value) -> None:
+        """Sends a message; arrays go through the arena when there is one. Raises Closed when the other side is gone."""
+        self.send_packed(pack(kind, list(values), self.arena, 1 - self.reads_half))
+
+    def send_packed(self, message: bytes) -> None:
+        try:
+            self.sock.sendall(message)
+        except OSError as error:
+            raise Closed(str(error)) from error
+
+    def receive(self, timeout_s: float | None) -> tuple[Kind, list[Value]]:
+        """The next message. Raises TimedOut, Closed or Malformed."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        magic, kind, count, length = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        if magic != MAGIC or length > MAX_BODY_BYTES or kind not in Kind._value2member_map_:
+            raise Malformed("not a message of this protocol")
+        return Kind(kind), unpack(count, self._read(length, deadline), self.arena, self.reads_half)
+
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            self._wait(deadline)
+            try:
+                chunk = self.sock.recv(min(size - len(parts), 1 << 20))
+            except OSError as error:
+                raise Closed(str(error)) from error
+            if not chunk:
+                raise Closed("the other side closed the channel")
+            parts += chunk
+        return bytes(parts)
+
+    def _wait(self, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimedOut("no answer in time")
+
+    def close(self) -> None:
+        self.sock.close()

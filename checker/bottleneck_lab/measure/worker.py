@@ -1,0 +1,136 @@
+"""A worker process: loads the code under test and does what the verifier asks. The reference's and the learner's are the same program.
+
+Nothing secret is ever in here: the learner's code shares this process and may read, patch or replace all of it. What it can gain by that is only
+to send other bytes, and every answer is checked, and timed, by the verifier.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.accelerator import Accelerator
+from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, Value
+
+
+def load_module(path: Path) -> ModuleType:
+    """The file as a module, its folder last on the search path so that it shadows nothing."""
+    sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path.name} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_values(answer: Any) -> list[Value]:
+    """An answer (one array, number or text, or a tuple of them; NumPy or torch) in the form that can be sent."""
+    parts = answer if isinstance(answer, tuple | list) else (answer,)
+    return [_as_value(part) for part in parts]
+
+
+def _as_value(part: Any) -> Value:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(part, torch.Tensor):
+        part = part.detach()
+        part = (part.float() if part.dtype == torch.bfloat16 else part).cpu().numpy()
+    if isinstance(part, np.generic):
+        part = part.item()
+    if isinstance(part, bytes | int | float | str | np.ndarray):
+        return part
+    raise TypeError(f"an answer must be arrays, tensors or numbers, not {type(part).__name__}")
+
+
+def explain(root: Path) -> str:
+    """The current exception as the learner should see it: their own frames and the message."""
+    kind, error, trace = sys.exc_info()
+    frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).parent == root]
+    place = "".join(
+        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}\n" for frame in frames[-4:]
+    )
+    if isinstance(error, SyntaxError):
+        place = f"{Path(error.filename or '?').name}, line {error.lineno}: {(error.text or '').strip()}\n"
+    return f"{place}{kind.__name__ if kind else 'Error'}: {error}"[:4000]
+
+
+def serve_calls(channel: Channel, entry: Path, device: str) -> None:
+    """Loads the entry file once, then answers every call until the verifier closes the channel."""
+    answer_calls(channel, load_module(entry).load(device))
+
+
+def calibrate(channel: Channel, judge: Path) -> None:
+    """Answers each call with the CPU seconds an item that the shipped loader's work takes in one process."""
+    work: Callable[..., Any] = load_module(judge).calibration_work
+
+    def cpu_s_an_item(photos: str, indices: np.ndarray[Any, Any], seed: int) -> float:
+        began = time.process_time()
+        work(Path(photos), indices.tolist(), seed)
+        return (time.process_time() - began) / len(indices)
+
+    answer_calls(channel, cpu_s_an_item)
+
+
+def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
+    """Says that the code is loaded, then calls the function whenever asked."""
+    channel.send(Kind.READY)
+    last: list[Value] = []
+    while True:
+        kind, inputs = channel.receive(None)
+        if kind is Kind.CALL:
+            last = as_values(function(*inputs))
+        channel.send(Kind.ANSWER, *last)
+
+
+def train(accelerator: Accelerator, entry: Path, photos: Path, cache: Path) -> None:
+    """Runs a training script against the device process at the other end of the accelerator's channel."""
+    module = load_module(entry)
+    cache.mkdir(exist_ok=True)
+    if hasattr(module, "prepare"):
+        module.prepare(photos, cache)
+    accelerator.channel.send(Kind.READY)
+    module.train(accelerator, photos, cache)
+    accelerator.channel.send(Kind.DONE)
+
+
+def main() -> None:
+    """Entry point: `python -I -m bottleneck_lab.measure.worker calls|train …`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", choices=["calls", "calibrate", "train"])
+    parser.add_argument("--entry", type=Path, required=True)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--photos", type=Path, default=Path("/nonexistent"))
+    options = parser.parse_args()
+    arena = Arena.attach(options.arena) if options.arena >= 0 else None
+    channel = Channel(socket.socket(fileno=options.socket), None if options.mode == "train" else arena, reads_half=0)
+    try:
+        if options.mode == "calls":
+            serve_calls(channel, options.entry, options.device)
+        elif options.mode == "calibrate":
+            calibrate(channel, options.entry)
+        else:
+            train(Accelerator(channel, arena), options.entry, options.photos, Path("cache").absolute())
+    except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
+        if not isinstance(error, Closed):
+            traceback.print_exc()
+            channel.send(Kind.FAILED, explain(options.entry.parent))
+        os._exit(0 if isinstance(error, Closed) else 70)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
