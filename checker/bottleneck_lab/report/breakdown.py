@@ -1,0 +1,92 @@
+"""Where the wall time went, as parts that add up to it: what the terminal and the page draw as bars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bottleneck_lab.analysis.device import DeviceUse
+from bottleneck_lab.analysis.gaps import SAID
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import words
+
+EXPLAINED = {
+    "compute": "the device did its work: what is listed below",
+    "communication": "the device only communicated, with no computation beside it",
+    "copy": "the device only copied, with no computation beside it",
+    **{f"idle-{cause}": said for cause, said in SAID.items()},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the wall time of all devices together. `share` is 0–1; `colour` is a class of page.css."""
+
+    key: str
+    label: str
+    colour: str
+    ns: int
+    share: float
+
+    @property
+    def explained(self) -> str:
+        """What the device, or the host, did in it: half a sentence."""
+        return EXPLAINED[self.key]
+
+    @property
+    def cause(self) -> str:
+        """The cause of idle time; empty for work."""
+        return self.key.removeprefix("idle-") if self.key.startswith("idle-") else ""
+
+
+def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
+    """Computing, exposed communication, exposed copies and idle time by cause, largest first. They sum to the devices' wall time."""
+    times: dict[tuple[str, str, str], int] = {}
+    for use in devices:
+        _add(times, ("compute", "running operators" if use.is_cpu else "computing", "cat-kernel"), use.compute_ns)
+        _add(times, ("communication", "communicating only", "cat-communication"), use.exposed_communication_ns)
+        _add(times, ("copy", "copying only", "cat-copy"), use.exposed_copy_ns)
+        for part in use.gap_causes:
+            _add(times, (f"idle-{part.cause}", f"idle: {part.cause}", f"gap-{part.cause}"), part.idle_ns)
+    wall = sum(use.wall_ns for use in devices) or 1
+    parts = [Part(*key, ns, ns / wall) for key, ns in times.items() if ns]
+    return sorted(parts, key=lambda part: -part.ns)
+
+
+def _add(times: dict[tuple[str, str, str], int], key: tuple[str, str, str], ns: int) -> None:
+    times[key] = times.get(key, 0) + ns
+
+
+def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
+    """A device as a reader knows it, with its rank where there are several."""
+    name = "CPU" if use.is_cpu else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name})"]))
+    return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, "emulated" if use.emulated else ""]))
+
+
+def describe_capture(summary: Summary) -> str:
+    """The stretch that was looked at, in one line."""
+    span = words.format_duration(summary.wall_ns)
+    events = f"{summary.events:,} events"
+    if not summary.steps:
+        return f"{span}, {events}, no steps marked"
+    if len(summary.steps) == 1:
+        return f"{span}: 1 step, {events}"
+    each = f"{words.format_duration(summary.step_mean_ns)} each (spread {words.format_share(summary.step_spread)})"
+    return f"{span}: {len(summary.steps)} steps of {each}, {events}"
+
+
+def short_name(name: str) -> str:
+    """A C++ kernel name without return type, template arguments and parameters; any other name as it is."""
+    if "<" not in name and not name.startswith("void "):
+        return name
+    cut = name.removeprefix("void ").replace("(anonymous namespace)", "anonymous")
+    depth, kept = 0, []
+    for char in cut:
+        depth += char == "<"
+        if not depth:
+            kept.append(char)
+        if char == ">" and depth:
+            depth -= 1
+            kept.append("<…>" if not depth else "")
+    return re.sub(r"\(.*\)( const)?$", "", "".join(kept)) or name

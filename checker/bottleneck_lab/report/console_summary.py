@@ -1,0 +1,171 @@
+"""A capture in the terminal, top-down: where the time went, which block is the biggest, what is inside it, what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+
+from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import Part, describe_capture, device_label, short_name, wall_parts
+from bottleneck_lab.report.terminal import Sheet
+
+TOP = 5
+"""Rows of a list: what comes after the fifth is never where to begin."""
+
+
+def render_summary(summary: Summary, console: Console) -> None:
+    """What `lab report` prints."""
+    sheet = Sheet(console)
+    parts = wall_parts(summary.devices)
+    _print_title(sheet, summary)
+    _print_parts(sheet, summary, parts)
+    if parts:
+        _print_biggest(sheet, summary, parts[0])
+        _print_inside(sheet, summary, parts[0])
+    _print_operators(sheet, summary)
+    _print_lines(sheet, summary)
+    _print_findings(sheet, summary.findings)
+
+
+def _print_title(sheet: Sheet, summary: Summary) -> None:
+    sheet.rule()
+    sheet.line("Where the time went", style="bold", indent=1)
+    sheet.rule()
+    sheet.line(describe_capture(summary), indent=1)
+    devices = [device_label(use, ranks=len(summary.ranks)) for use in summary.devices]
+    sheet.line(", ".join(devices[:4]) + (f" and {len(devices) - 4} more" if len(devices) > 4 else ""), indent=1)
+    if summary.emulated:
+        sheet.line(words.EMULATED, indent=1, style="yellow")
+    for reason in summary.quality.reasons:
+        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    for note in summary.quality.notes:
+        sheet.line(note, indent=1, style="dim")
+
+
+def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
+    many = len(summary.devices) > 1
+    sheet.heading(f"1  Where did the wall time go{f' on {len(summary.devices)} devices' if many else ''}?")
+    for part in parts:
+        _print_bar(sheet, part.label, part.share, words.format_duration(part.ns))
+    if many:
+        sheet.blank()
+        for use in summary.devices[: 2 * TOP]:
+            _print_bar(sheet, device_label(use, ranks=len(summary.ranks)), use.busy_share, "busy")
+
+
+def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
+    """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
+    room = sheet.width // 3 - 3
+    bar = sheet.bar(low=share, high=share, end=1.0, width=max(6, sheet.width - room - 22))
+    sheet.path(f"{_fit(sheet, label, room):{room}} {bar} {words.format_share(share):>6} {figure:>9}", indent=2)
+
+
+def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
+    """`41.2%  figure ███ name`: a short bar leaves room for the long names of kernels, operators and lines."""
+    bar = sheet.bar(low=share, high=share, end=1.0, width=8)
+    lead = f"{words.format_share(share):>6} {figure:>9} {bar} "
+    sheet.path(sheet.safe(lead) + _fit(sheet, name, sheet.width - len(lead) - 2), indent=1)
+
+
+def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
+    sheet.heading(f"2  The biggest block: {biggest.label}, {words.format_share(biggest.share)}")
+    sheet.line(f"In that time {biggest.explained}.", indent=3)
+    if biggest.share < 1:
+        gain = 1 / (1 - biggest.share)
+        sheet.line(
+            f"Were all of it gone, the whole would be {gain:.2f}x as fast (Amdahl): no fix of it brings more.", indent=3
+        )
+
+
+def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
+    sheet.heading("3  What is inside it")
+    for row in _inside(summary, biggest):
+        _print_named(sheet, *row)
+    if biggest.cause:
+        _print_gaps(sheet, summary, biggest)
+    if biggest.cause == "launch":
+        _print_launches(sheet, summary)
+
+
+Row = tuple[str, float, str]
+
+
+def _inside(summary: Summary, biggest: Part) -> list[Row]:
+    """The largest contents of the block: name, share of the whole time, time."""
+    wall = sum(use.wall_ns for use in summary.devices) or 1
+    if biggest.cause == "synchronisation":
+        rows: Iterable[tuple[str, int]] = ((row.caused_by or row.name, row.total_ns) for row in summary.syncs)
+    elif "copy" in biggest.key:
+        rows = ((f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies)
+    elif biggest.key == "compute" and summary.cpu_only:
+        rows = ((row.name, row.self_ns) for row in sorted(summary.operators, key=lambda row: -row.self_ns))
+    elif biggest.key in ("compute", "communication"):
+        wanted = biggest.key == "communication"
+        rows = ((short_name(row.name), row.total_ns) for row in summary.kernels if row.communication == wanted)
+    else:
+        return [(name, share, "a step") for name, share in list(summary.range_shares.items())[:TOP]]
+    return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]
+
+
+def _print_gaps(sheet: Sheet, summary: Summary, biggest: Part) -> None:
+    gaps = [gap for use in summary.devices for gap in use.largest_gaps if gap.cause == biggest.cause]
+    gaps = sorted(gaps, key=lambda gap: gap.start_ns - gap.end_ns)[:3]
+    if gaps:
+        sheet.line("The longest of these gaps:", indent=2)
+    for gap in gaps:
+        length, at = (
+            words.format_duration(gap.end_ns - gap.start_ns),
+            words.format_duration(gap.start_ns - summary.start_ns),
+        )
+        after = f", until {short_name(gap.after)}" if gap.after else ""
+        sheet.path(_fit(sheet, f"{length:>9} at {at}{after}", sheet.width - 4), indent=3)
+
+
+def _print_launches(sheet: Sheet, summary: Summary) -> None:
+    for use in summary.launches[:TOP]:
+        text = f"{use.kernels_per_step:,.0f} kernels a step, half of them under {words.format_duration(use.median_kernel_ns)}"
+        sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+
+
+def _print_operators(sheet: Sheet, summary: Summary) -> None:
+    """The costliest operators, by device time where there is a device."""
+    on_device = any(row.device_self_ns for row in summary.operators)
+    rows = sorted(summary.operators, key=lambda row: -(row.device_self_ns if on_device else row.self_ns))[:TOP]
+    if not rows:
+        return
+    sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} time of their own")
+    for row in rows:
+        own = row.device_self_ns if on_device else row.self_ns
+        if own:
+            _print_named(sheet, row.name, row.share, words.format_duration(own))
+
+
+def _print_lines(sheet: Sheet, summary: Summary) -> None:
+    """The reader's own lines of Python, where stacks were recorded."""
+    on_device = any(row.device_ns for row in summary.lines)
+    wall = sum(use.wall_ns for use in summary.devices) or 1
+    rows = sorted(((row.device_ns if on_device else row.host_ns, row.line) for row in summary.lines), reverse=True)
+    if rows:
+        sheet.heading(f"Your lines of Python, by the {'device' if on_device else 'CPU'} time under them")
+    for ns, line in rows[:TOP]:
+        _print_named(sheet, line, ns / wall, words.format_duration(ns))
+
+
+def _print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
+    sheet.heading("Findings, the costliest first")
+    if not findings:
+        sheet.line("Nothing stands out: no detector found a known bottleneck.", indent=1)
+    for number, finding in enumerate(findings, start=1):
+        gain = f"at most {finding.expected_gain_ratio:.2f}x" if finding.share_of_wall > 0 else "no figure"
+        sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
+        sheet.line(finding.evidence, indent=3)
+        sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
+
+
+def _fit(sheet: Sheet, text: str, room: int) -> str:
+    text = sheet.safe(text).replace("\n", " ")
+    ellipsis = sheet.safe("…")
+    return text if len(text) <= room else text[: room - len(ellipsis)] + ellipsis
