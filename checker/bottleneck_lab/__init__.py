@@ -1,1 +1,44 @@
-"""Hunt GPU performance bottlenecks, and judge the fix."""
+"""Hunt GPU performance bottlenecks, and judge the fix.
+
+The analysis is there for any program, not only the labs:
+
+    from bottleneck_lab import load, findings
+
+    for finding in findings(load("trace.json.gz")):
+        print(finding.id, finding.evidence)
+
+Names are imported when they are first used: `import bottleneck_lab` alone imports neither NumPy nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bottleneck_lab.analysis.api import findings
+    from bottleneck_lab.analysis.compare import compare
+    from bottleneck_lab.analysis.query import query
+    from bottleneck_lab.analysis.summary import summarise
+    from bottleneck_lab.trace.load import load, merge_ranks
+
+_HOMES = {
+    "compare": "bottleneck_lab.analysis.compare",
+    "findings": "bottleneck_lab.analysis.api",
+    "load": "bottleneck_lab.trace.load",
+    "merge_ranks": "bottleneck_lab.trace.load",
+    "query": "bottleneck_lab.analysis.query",
+    "summarise": "bottleneck_lab.analysis.summary",
+}
+
+__all__ = ["compare", "findings", "load", "merge_ranks", "query", "summarise"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""Pure functions on a timeline: where the time went and why."""

@@ -38,7 +38,9 @@ DEVICE_CATEGORIES = {
 }
 RUNTIME, OPERATOR, RANGE, PYTHON, OVERHEAD, IGNORED, OTHER = range(10, 17)
 HOST_CATEGORIES = {
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime"), RUNTIME),
+    **dict.fromkeys(
+        ("cuda_runtime", "cuda_driver", "runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime"), RUNTIME
+    ),
     **dict.fromkeys(("cpu_op", "operator"), OPERATOR),
     "user_annotation": RANGE,
     "python_function": PYTHON,
@@ -161,8 +163,12 @@ class Columns:
         table = np.empty(len(rows), dtype=DEVICE)
         for name in ("start", "duration", "name", "category", "correlation", "external"):
             table[name] = rows[name]
-        table["device"] = _integers([_number(_first(arg.device, event.pid)) for event, arg in zip(events, args, strict=True)])
-        table["stream"] = _integers([_number(_first(arg.stream, event.tid)) for event, arg in zip(events, args, strict=True)])
+        table["device"] = _integers(
+            [_number(_first(arg.device, event.pid)) for event, arg in zip(events, args, strict=True)]
+        )
+        table["stream"] = _integers(
+            [_number(_first(arg.stream, event.tid)) for event, arg in zip(events, args, strict=True)]
+        )
         table["bytes"] = _integers([arg.bytes for arg in args])
         table["grid"] = _integers([_product(arg.grid) for arg in args])
         table["block"] = np.clip(_integers([_product(arg.block) for arg in args]), 0, 1 << 30)
@@ -319,7 +325,10 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
     if len(rows):
         kind[(kind == Kind.KERNEL) & communicates[rows["name"]]] = Kind.COMMUNICATION
     is_copy = kind == Kind.COPY
-    columns = {name: rows[name] for name in ("start", "name", "correlation", "external", "device", "stream", "bytes", "grid", "block")}
+    columns = {
+        name: rows[name]
+        for name in ("start", "name", "correlation", "external", "device", "stream", "bytes", "grid", "block")
+    }
     return make_table(
         DeviceTable,
         len(rows),
@@ -382,14 +391,25 @@ def _overhead_note(spans: NDArray[Any]) -> list[str]:
 
 
 def _facts(metadata: dict[str, Any]) -> dict[str, str]:
-    wanted = ("schemaVersion", "baseTimeNanoseconds", "with_stack", "profile_memory", "record_shapes", "cuda_driver_version")
+    wanted = (
+        "schemaVersion",
+        "baseTimeNanoseconds",
+        "with_stack",
+        "profile_memory",
+        "record_shapes",
+        "cuda_driver_version",
+    )
     return {key: str(metadata[key])[:80] for key in wanted if key in metadata}
 
 
 def _convert(event: dict[str, Any]) -> _Event:
     """An event whose values are of unexpected types. What is no number where one is needed makes the event malformed."""
     args = event.get("args")
-    cleaned = {key: value for key, value in event.items() if key in ("ph", "name", "cat", "pid", "tid", "ts", "dur") and value is not None}
+    cleaned = {
+        key: value
+        for key, value in event.items()
+        if key in ("ph", "name", "cat", "pid", "tid", "ts", "dur") and value is not None
+    }
     for key in ("name", "ph"):
         cleaned[key] = str(cleaned.get(key, ""))
     for key in ("pid", "tid"):

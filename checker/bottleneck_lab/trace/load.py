@@ -41,7 +41,9 @@ def _first_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise CaptureError(f"{path} does not exist.", "Record a capture with `lab profile`.") from None
     except OSError as error:
-        raise CaptureError(f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions.") from error
+        raise CaptureError(
+            f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
+        ) from error
 
 
 def _load_plain(path: Path) -> Timeline:

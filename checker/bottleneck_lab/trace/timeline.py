@@ -165,9 +165,7 @@ class Timeline:
     @property
     def events(self) -> int:
         """Rows in all tables."""
-        return sum(
-            len(t) for t in (self.device, self.runtime, self.operators, self.ranges, self.python, self.memory)
-        )
+        return sum(len(t) for t in (self.device, self.runtime, self.operators, self.ranges, self.python, self.memory))
 
     def names(self, table: DeviceTable | HostTable) -> list[str]:
         """The names of a table's rows."""
@@ -177,7 +175,9 @@ class Timeline:
 Table = TypeVar("Table", DeviceTable, HostTable, MemoryTable)
 
 DTYPES: dict[str, Any] = {
-    **dict.fromkeys(("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "grid"), np.int64),
+    **dict.fromkeys(
+        ("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "grid"), np.int64
+    ),
     **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
     **dict.fromkeys(("kind", "direction", "host_memory"), np.int8),
     "occupancy": np.float32,

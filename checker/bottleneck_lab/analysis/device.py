@@ -1,0 +1,113 @@
+"""What each device did with its time: computed, copied, communicated, or stood idle, and why it stood idle."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
+from bottleneck_lab.analysis.host import HostView, view_host
+from bottleneck_lab.analysis.window import Window, find_window
+from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, take
+
+CPU = -1
+"""The device number of the host's processor in a capture that has no accelerator."""
+
+
+class DeviceUse(msgspec.Struct, frozen=True):
+    """One device's time. compute + exposed_communication + exposed_copy = busy; busy + idle = wall; the gap causes sum to idle: exactly, in ns.
+
+    *Exposed* time is not hidden behind computation. Copies count as busy and hold memsets too.
+    """
+
+    rank: int
+    device: int
+    name: str
+    emulated: bool
+    is_cpu: bool
+    wall_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    streams: int
+    gap_causes: list[GapCause]
+    largest_gaps: list[Gap]
+
+    @property
+    def busy_share(self) -> float:
+        """Share (0–1) of the wall time in which anything ran on the device."""
+        return self.busy_ns / self.wall_ns if self.wall_ns else 0.0
+
+    @property
+    def overlap_share(self) -> float:
+        """Share (0–1) of the communication that is hidden behind computation; 1 when there is none."""
+        return 1 - self.exposed_communication_ns / self.communication_ns if self.communication_ns else 1.0
+
+
+def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
+    """The operators of a capture without an accelerator, as the work of the CPU: what runs inside input ranges is input, not work."""
+    from bottleneck_lab.trace.timeline import make_table
+
+    ops = timeline.operators
+    busy = iv.subtract(iv.union(ops.start, ops.end), host.input)
+    return make_table(
+        DeviceTable, len(busy.start), start=busy.start, end=busy.end, device=np.full(len(busy.start), CPU)
+    )
+
+
+def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
+    """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
+    found = []
+    for rank in timeline.ranks:
+        window = find_window(timeline, rank)
+        mine = take(timeline.device, timeline.device.rank == rank)
+        host = view_host(timeline, rank, mine)
+        rows = mine if len(mine) else cpu_rows(timeline, host)
+        for device in np.unique(rows.device).tolist():
+            found.append(_use(timeline, rank, take(rows, rows.device == device), host, window))
+    return found
+
+
+def _use(timeline: Timeline, rank: int, rows: DeviceTable, host: HostView, window: Window) -> DeviceUse:
+    compute = covered(rows, window, Kind.KERNEL)
+    communication = covered(rows, window, Kind.COMMUNICATION)
+    copy = covered(rows, window, Kind.COPY, Kind.MEMSET)
+    exposed_communication = iv.subtract(communication, compute)
+    computing_or_communicating = iv.join(compute, communication)
+    busy = iv.join(computing_or_communicating, copy)
+    idle = iv.complement(busy, window.start, window.end)
+    device = int(rows.device[0])
+    causes, largest = explain_gaps(timeline, rows, idle, host, window)
+    return DeviceUse(
+        rank=rank,
+        device=device,
+        name="CPU" if device == CPU else _device_name(timeline, rank, device),
+        emulated=timeline.emulated,
+        is_cpu=device == CPU,
+        wall_ns=window.length,
+        busy_ns=busy.total,
+        idle_ns=idle.total,
+        compute_ns=compute.total,
+        communication_ns=communication.total,
+        copy_ns=copy.total,
+        exposed_communication_ns=exposed_communication.total,
+        exposed_copy_ns=iv.subtract(copy, computing_or_communicating).total,
+        streams=len(np.unique(rows.stream)),
+        gap_causes=causes,
+        largest_gaps=largest,
+    )
+
+
+def covered(rows: DeviceTable, window: Window, *kinds: Kind) -> iv.Intervals:
+    """The time inside the window in which a row of one of these kinds ran. Streams overlap: durations are never summed."""
+    mask = np.isin(rows.kind, kinds)
+    return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
+
+
+def _device_name(timeline: Timeline, rank: int, device: int) -> str:
+    return next((d.name for d in timeline.devices if d.rank == rank and d.index == device), "")

@@ -1,0 +1,376 @@
+"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what to try and the most it can bring.
+
+Ids are stable: hints and reports refer to them. Thresholds are the least share of the wall time at which changing anything is worth a person's day.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.device import DeviceUse
+from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse
+from bottleneck_lab.analysis.memory import MemoryUse
+from bottleneck_lab.analysis.operators import OperatorRow
+from bottleneck_lab.analysis.ranks import Straggler
+from bottleneck_lab.analysis.syncs import SyncRow
+from bottleneck_lab.analysis.transfers import CopyRow
+
+Bound = Literal[
+    "input-bound",
+    "launch-bound",
+    "synchronisation-bound",
+    "copy-bound",
+    "communication-bound",
+    "compute-bound",
+    "memory-bound",
+]
+
+IDLE_SHARE = 0.10
+COPY_SHARE = 0.05
+DOMINANT_SHARE = 0.40
+ELEMENTWISE_SHARE = 0.40
+FP32_SHARE = 0.30
+LAYOUT_SHARE = 0.10
+STEP_SPREAD = 0.25
+
+_ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE)
+_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
+_MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
+"""Operators that a busy CPU should be busy with: their dominating is no finding."""
+_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_|ffma|scudnn", re.IGNORECASE)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing worth knowing. `share_of_wall` is the time it costs (0–1); `expected_gain_ratio` is the most that removing all of it can speed up the whole:
+    1 / (1 − share), Amdahl's law with an infinite improvement."""
+
+    id: str
+    title: str
+    evidence: str
+    cause: Bound
+    advice: str
+    share_of_wall: float
+    expected_gain_ratio: float
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Everything the detectors look at."""
+
+    devices: list[DeviceUse]
+    operators: list[OperatorRow]
+    kernels: list[KernelRow]
+    copies: list[CopyRow]
+    syncs: list[SyncRow]
+    launches: list[LaunchUse]
+    memory: list[MemoryUse]
+    stragglers: list[Straggler]
+    step_ns: list[int]
+    steps: int
+    wall_ns: int
+
+
+def find_findings(seen: Evidence) -> list[Finding]:
+    """All that stands out, the costliest first."""
+    found = [finding for detect in DETECTORS for finding in detect(seen)]
+    return sorted(found, key=lambda f: -f.share_of_wall)
+
+
+def _finding(id_: str, title: str, evidence: str, cause: Bound, advice: str, share: float) -> Finding:
+    share = min(max(share, 0.0), 1.0)
+    return Finding(id_, title, evidence, cause, advice, share, ceiling(share))
+
+
+def _cause_share(seen: Evidence, cause: str) -> float:
+    wall = sum(use.wall_ns for use in seen.devices)
+    idle = sum(part.idle_ns for use in seen.devices for part in use.gap_causes if part.cause == cause)
+    return idle / wall if wall else 0.0
+
+
+def _what(seen: Evidence) -> str:
+    return "CPU" if seen.devices and all(use.is_cpu for use in seen.devices) else "device"
+
+
+def _input(seen: Evidence) -> list[Finding]:
+    share = _cause_share(seen, "input")
+    if share < IDLE_SHARE:
+        return []
+    return [
+        _finding(
+            "input-starved",
+            "The device waits for data",
+            f"For {share:.0%} of the time the {_what(seen)} did no work while the main thread waited for or prepared the next batch.",
+            "input-bound",
+            "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers), make each sample cheaper (decode at reduced size, "
+            "cheaper transforms, pre-processed data) or decode on the device (DALI).",
+            share,
+        )
+    ]
+
+
+def _launch(seen: Evidence) -> list[Finding]:
+    share = _cause_share(seen, "launch")
+    if share < IDLE_SHARE:
+        return []
+    use = max(seen.launches, key=lambda u: u.kernels, default=None)
+    if use is None:
+        return _python_overhead(seen, share)
+    evidence = (
+        f"The device was idle for {share:.0%} of the time because the host had not launched the next kernel yet: {use.kernels_per_step:.0f} kernels a step, "
+        f"half of them under {use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
+    )
+    advice = "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and take Python work out of the step."
+    return [
+        _finding("launch-bound", "The host cannot launch work fast enough", evidence, "launch-bound", advice, share)
+    ]
+
+
+def _python_overhead(seen: Evidence, share: float) -> list[Finding]:
+    """Without an accelerator: time between operators."""
+    evidence = f"For {share:.0%} of the time no operator ran: the time went to Python between {sum(o.calls for o in seen.operators)} operator calls."
+    advice = "Replace loops of small operators by one operator on a larger tensor, or by torch.compile; take other Python work out of the step."
+    return [
+        _finding(
+            "python-overhead", "Python between the operators takes the time", evidence, "launch-bound", advice, share
+        )
+    ]
+
+
+def _sync(seen: Evidence) -> list[Finding]:
+    share = _cause_share(seen, "synchronisation")
+    if share < IDLE_SHARE:
+        return []
+    worst = seen.syncs[0] if seen.syncs else None
+    where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls a step" if worst else ""
+    what = f", from {worst.caused_by}" if worst and worst.caused_by else ""
+    return [
+        _finding(
+            "sync-stalls",
+            "The host waits for the device, then the device for the host",
+            f"The device was idle for {share:.0%} of the time after the host had waited for it{where}{what}.",
+            "synchronisation-bound",
+            "Keep values on the device (.item(), .cpu(), printing, `if tensor:` all wait), log every N steps, copy with non_blocking=True from pinned memory, "
+            "and avoid torch.cuda.synchronize() and empty_cache() in the loop.",
+            share,
+        )
+    ]
+
+
+def _allocator(seen: Evidence) -> list[Finding]:
+    """cudaMalloc and cudaFree wait for the device; after warm-up a caching allocator makes none."""
+    calls = max((m.driver_calls for m in seen.memory), default=0)
+    if not seen.steps or calls < 2 * seen.steps:
+        return []
+    share = _cause_share(seen, "synchronisation")
+    evidence = (
+        f"{calls} calls of cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the driver in the loop."
+    )
+    advice = "Keep shapes constant, do not call empty_cache() in the loop, warm up before measuring, and see PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    return [
+        _finding(
+            "allocator-churn",
+            "Memory is allocated from the driver in the loop",
+            evidence,
+            "synchronisation-bound",
+            advice,
+            share,
+        )
+    ]
+
+
+def _copies(seen: Evidence) -> list[Finding]:
+    wall = sum(use.wall_ns for use in seen.devices) or 1
+    share = sum(use.exposed_copy_ns for use in seen.devices) / wall + _cause_share(seen, "copy")
+    pageable = [row for row in seen.copies if row.host_memory == "pageable"]
+    pageable_share = sum(row.total_ns for row in pageable) / wall
+    found = []
+    if share >= COPY_SHARE:
+        moved = sum(row.bytes for row in seen.copies)
+        evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / 1e6:.1f} MB in {sum(r.calls for r in seen.copies)} copies."
+        advice = "Copy from pinned memory with non_blocking=True on a stream of its own, send smaller types (uint8 images), and keep on the device what is used again."
+        found.append(
+            _finding("copy-exposed", "Copies are not hidden behind computation", evidence, "copy-bound", advice, share)
+        )
+    if pageable and pageable_share >= COPY_SHARE:
+        rows = max(pageable, key=lambda r: r.total_ns)
+        evidence = f"{sum(r.calls for r in pageable)} copies use pageable memory and take {pageable_share:.0%} of the time, at {rows.gb_per_s:.1f} GB/s."
+        advice = "Pin the host's buffers (pin_memory=True in the DataLoader): pinned copies are faster and need not block the host."
+        found.append(
+            _finding(
+                "pageable-copies", "Copies go through pageable memory", evidence, "copy-bound", advice, pageable_share
+            )
+        )
+    return found
+
+
+def _communication(seen: Evidence) -> list[Finding]:
+    wall = sum(use.wall_ns for use in seen.devices) or 1
+    exposed = sum(use.exposed_communication_ns for use in seen.devices) / wall
+    share = exposed + _cause_share(seen, "communication")
+    if share < IDLE_SHARE:
+        return []
+    whole = sum(use.communication_ns for use in seen.devices)
+    hidden = 1 - sum(use.exposed_communication_ns for use in seen.devices) / whole if whole else 0.0
+    return [
+        _finding(
+            "communication-exposed",
+            "Communication is not hidden behind computation",
+            f"For {share:.0%} of the time a device only communicated or waited for other ranks; {hidden:.0%} of the communication overlaps computation.",
+            "communication-bound",
+            "Let gradients leave in buckets while backward still runs (bucket_cap_mb, no find_unused_parameters unless needed, static_graph), synchronise less "
+            "(no_sync with gradient accumulation), send bf16, and look for a slow rank.",
+            share,
+        )
+    ]
+
+
+def _straggler(seen: Evidence) -> list[Finding]:
+    slow = [s for s in seen.stragglers if s.share_of_step >= IDLE_SHARE]
+    if not slow:
+        return []
+    worst = max(slow, key=lambda s: s.share_of_step)
+    evidence = f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms a step longer than the median rank; the others wait for it in their collectives."
+    advice = "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled or shared device, a slow disk."
+    return [
+        _finding(
+            "straggler",
+            "One rank keeps the others waiting",
+            evidence,
+            "communication-bound",
+            advice,
+            worst.share_of_step,
+        )
+    ]
+
+
+def _kernels(seen: Evidence) -> list[Finding]:
+    """Kernels of a kind that a known remedy exists for, as a share of the wall time."""
+    wall = sum(use.wall_ns for use in seen.devices if not use.is_cpu)
+    if not wall or not seen.kernels:
+        return []
+    found = []
+    for pattern, least, id_, title, cause, what, advice in _KERNEL_KINDS:
+        rows = [row for row in seen.kernels if pattern.search(row.name)]
+        share = sum(row.total_ns for row in rows) / wall
+        if share >= least:
+            evidence = f"{sum(row.calls for row in rows)} {what} take {share:.0%} of the time; the largest is {_short(rows[0].name)}."
+            found.append(_finding(id_, title, evidence, cause, advice, share))
+    return found
+
+
+_KERNEL_KINDS: tuple[tuple[re.Pattern[str], float, str, str, Bound, str, str], ...] = (
+    (
+        _ELEMENTWISE,
+        ELEMENTWISE_SHARE,
+        "unfused-elementwise",
+        "Elementwise kernels read and write the same data again and again",
+        "memory-bound",
+        "elementwise kernels",
+        "Fuse them: torch.compile, fused optimizers (fused=True), scaled_dot_product_attention, a Triton kernel.",
+    ),
+    (
+        _LAYOUT,
+        LAYOUT_SHARE,
+        "layout-conversions",
+        "Tensors are converted between memory layouts",
+        "memory-bound",
+        "layout conversions",
+        "Keep model and inputs in channels_last, so that the convolutions need no conversion.",
+    ),
+    (
+        _FP32_GEMM,
+        FP32_SHARE,
+        "tensor-cores-unused",
+        "Matrix work runs without tensor cores",
+        "compute-bound",
+        "fp32 matrix kernels",
+        "Use autocast (bf16 or fp16), or allow TF32 with torch.set_float32_matmul_precision('high').",
+    ),
+)
+
+
+def _dominant(seen: Evidence) -> list[Finding]:
+    """One operator other than matrix work that takes most of a busy CPU: where Amdahl's law says to begin."""
+    if not seen.operators or not seen.devices or not all(use.is_cpu for use in seen.devices):
+        return []
+    top = max(seen.operators, key=lambda o: o.self_ns)
+    share = top.self_ns / seen.wall_ns if seen.wall_ns else 0.0
+    if share < DOMINANT_SHARE or _MATRIX_WORK.search(top.name):
+        return []
+    evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {top.self_ns / top.calls / 1e3:.1f} us."
+    advice = "Make it cheaper (lower precision, channels_last, a fused or compiled form), call it less often, or on smaller tensors."
+    return [
+        _finding("dominant-operator", "One operator takes most of the time", evidence, "memory-bound", advice, share)
+    ]
+
+
+def _uneven_steps(seen: Evidence) -> list[Finding]:
+    """A few slow steps among many. The cost is what the slow ones take beyond the median."""
+    steps = sorted(seen.step_ns)
+    if len(steps) < 4:
+        return []
+    median = steps[len(steps) // 2]
+    excess = sum(step - median for step in steps if step > (1 + STEP_SPREAD) * median)
+    share = excess / max(sum(steps), 1)
+    if share < IDLE_SHARE:
+        return []
+    evidence = f"The slowest step takes {steps[-1] / 1e6:.2f} ms where half of them take under {median / 1e6:.2f} ms; the excess is {share:.0%} of the time."
+    advice = "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or a loader that runs dry in the slow steps."
+    return [
+        _finding(
+            "uneven-steps", "Some steps take much longer than others", evidence, "synchronisation-bound", advice, share
+        )
+    ]
+
+
+def _memory(seen: Evidence) -> list[Finding]:
+    found = []
+    for use in seen.memory:
+        growth = use.growth_bytes_per_step
+        if use.steps >= 4 and growth > max(0.002 * use.peak_bytes, 64 << 10):
+            where = "the host" if use.device < 0 else f"device {use.device}"
+            evidence = f"Memory held on {where} grows by {growth / 1e6:.2f} MB every step (peak {use.peak_bytes / 1e6:.1f} MB)."
+            advice = "Look for what keeps tensors alive: losses appended with their graph (use .detach() or .item()), growing lists, caches, hooks."
+            found.append(
+                _finding("memory-growth", "Memory grows from step to step", evidence, "memory-bound", advice, 0.0)
+            )
+    return found
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+DETECTORS = (
+    _input,
+    _launch,
+    _sync,
+    _allocator,
+    _copies,
+    _communication,
+    _straggler,
+    _kernels,
+    _dominant,
+    _uneven_steps,
+    _memory,
+)
+FINDING_IDS = (
+    "input-starved",
+    "launch-bound",
+    "python-overhead",
+    "sync-stalls",
+    "allocator-churn",
+    "copy-exposed",
+    "pageable-copies",
+    "communication-exposed",
+    "straggler",
+    "unfused-elementwise",
+    "layout-conversions",
+    "tensor-cores-unused",
+    "dominant-operator",
+    "uneven-steps",
+    "memory-growth",
+)

@@ -1,0 +1,135 @@
+"""Why a device stood idle: every nanosecond of idle time gets exactly one cause.
+
+A gap ends when the next activity starts. What the launching threads did in it is laid over the gap in a fixed order, and each stretch goes to the
+first cause that covers it; what is left is the host being late with the next launch, unless it was only just released from waiting for the device
+(then the wait emptied the queue), or nothing is known of the host at all.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host import HostView
+from bottleneck_lab.analysis.window import Window
+from bottleneck_lab.trace.timeline import DeviceTable, Timeline
+
+Cause = Literal["input", "launch", "synchronisation", "copy", "communication", "unknown"]
+CAUSES: tuple[Cause, ...] = ("communication", "input", "synchronisation", "copy", "launch", "unknown")
+
+SAID: dict[str, str] = {
+    "input": "the launching thread was waiting for, or making, the next batch",
+    "launch": "the host had not yet launched the next kernel: it was running Python, operators and launch calls",
+    "synchronisation": "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty when it went on",
+    "copy": "the host was inside a copy call, staging data",
+    "communication": "the host was waiting for other ranks",
+    "unknown": "nothing was recorded of the host at that time",
+}
+
+
+class GapCause(msgspec.Struct, frozen=True):
+    """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one sentence."""
+
+    cause: Cause
+    idle_ns: int
+    share_of_wall: float
+    gaps: int
+    evidence: str
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """One stretch without device work and its main cause. `before` and `after` name the activities around it."""
+
+    start_ns: int
+    end_ns: int
+    cause: Cause
+    before: str
+    after: str
+
+
+def explain_gaps(
+    timeline: Timeline, rows: DeviceTable, idle: iv.Intervals, host: HostView, window: Window, largest: int = 20
+) -> tuple[list[GapCause], list[Gap]]:
+    """(idle time by cause, largest first; the largest gaps) of one device. The causes sum to `idle.total`."""
+    parts = attribute(rows, idle, host)
+    shares = np.stack([iv.covered_before(p, idle.end) - iv.covered_before(p, idle.start) for p in parts.values()])
+    main = shares.argmax(axis=0) if len(idle.start) else np.empty(0, dtype=np.int64)
+    names = tuple(parts)
+    causes = []
+    for i, (cause, part) in enumerate(parts.items()):
+        if part.total:
+            count = int((main == i).sum())
+            share = part.total / window.length
+            evidence = f"{part.total / 1e6:.2f} ms idle ({share:.1%} of the time), mostly in {count} gaps, in which {SAID[cause]}."
+            causes.append(GapCause(cause, part.total, share, count, evidence))
+    longest = np.argsort(idle.start - idle.end, kind="stable")[:largest]
+    found = [
+        Gap(
+            int(idle.start[i]),
+            int(idle.end[i]),
+            names[int(main[i])],
+            _before(timeline, rows, int(idle.start[i])),
+            _after(timeline, rows, int(idle.end[i])),
+        )
+        for i in longest.tolist()
+    ]
+    return sorted(causes, key=lambda c: -c.idle_ns), found
+
+
+def attribute(rows: DeviceTable, idle: iv.Intervals, host: HostView) -> dict[Cause, iv.Intervals]:
+    """The idle time, split into disjoint parts by cause; together they are exactly `idle`."""
+    parts: dict[Cause, iv.Intervals] = {}
+    left = idle
+    waited = iv.join(host.sync, host.allocation)
+    covering: tuple[tuple[Cause, iv.Intervals], ...] = (
+        ("communication", host.communication),
+        ("input", host.input),
+        ("synchronisation", waited),
+        ("copy", host.copy),
+    )
+    for cause, stretch in covering:
+        parts[cause] = iv.intersect(left, stretch)
+        left = iv.subtract(left, stretch)
+    late = _after_waiting(left, idle, host)
+    nowhere = iv.subtract(left, _reach(host))
+    drained = iv.subtract(late, nowhere)
+    parts["synchronisation"] = iv.join(parts["synchronisation"], drained)
+    parts["unknown"] = nowhere
+    parts["launch"] = iv.subtract(iv.subtract(left, nowhere), drained)
+    return {cause: parts[cause] for cause in CAUSES}
+
+
+def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:
+    """The remaining stretches of gaps that began because the host stood waiting for the device.
+
+    A wait that was still open when the device ran dry, or ended within the gap, kept the host from launching ahead: the whole gap follows from it.
+    """
+    if not len(left.start) or not len(host.sync.start):
+        return iv.NONE
+    gap = np.searchsorted(idle.start, left.start, side="right") - 1
+    begin, stop = idle.start[gap], idle.end[gap]
+    index = np.searchsorted(host.sync.end, begin, side="left")
+    inside = index < len(host.sync.end)
+    safe = np.minimum(index, len(host.sync.end) - 1)
+    keep = inside & (host.sync.start[safe] <= begin) & (host.sync.end[safe] <= stop)
+    return iv.Intervals(left.start[keep], left.end[keep])
+
+
+def _reach(host: HostView) -> iv.Intervals:
+    """Between the first and the last thing known of the host it was there, in Python if in nothing else."""
+    if not len(host.known.start):
+        return iv.NONE
+    return iv.Intervals(host.known.start[:1], host.known.end[-1:])
+
+
+def _before(timeline: Timeline, rows: DeviceTable, time: int) -> str:
+    index = int(np.searchsorted(rows.start, time, side="left")) - 1
+    return timeline.strings[int(rows.name[index])] if index >= 0 and rows.device[index] >= 0 else ""
+
+
+def _after(timeline: Timeline, rows: DeviceTable, time: int) -> str:
+    index = int(np.searchsorted(rows.start, time, side="left"))
+    return timeline.strings[int(rows.name[index])] if index < len(rows) and rows.device[index] >= 0 else ""

@@ -1,0 +1,115 @@
+"""What the host was doing while a device waited: the stretches in which its launching threads read input, waited, copied or communicated."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Timeline, take
+
+_INPUT_RANGE = re.compile(
+    r"^(?:enumerate\(DataLoader\)#|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)[ _-]?(?:wait|load(?:ing|er)?|fetch(?:ing)?|prep\w*|time|next)"
+    r"|(?:load|next|get|fetch|read|decode|wait)[ _-]?(?:for[ _-])?(?:data|batch|input|image|sample)s?|data ?loader|dali\b|augment|pre-?process)",
+    re.IGNORECASE,
+)
+_INPUT_FRAME = re.compile(
+    r"(?:torch/utils/data/dataloader\.py\(\d+\): (?:__next__|_next_data|_get_data|_try_get_data)"
+    r"|nvidia/dali/plugin/\w+/?\S*\(\d+\): __next__|nvidia/dali/pipeline\.py\(\d+\): (?:run|share_outputs|outputs))"
+)
+_COPY_RANGE = re.compile(
+    r"^(?:#+ )?(?:h2d|d2h|host[ _-]?to[ _-]?device|copy[ _-]?to[ _-]?(?:device|gpu)|to[ _-]?(?:device|gpu)|transfer)",
+    re.IGNORECASE,
+)
+_COMMUNICATION = re.compile(
+    r"^(?:gloo:|mpi:|c10d::barrier|(?:#+ )?(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|barrier|gradient[ _-]sync|wait[ _-]for[ _-](?:gradients|ranks)))",
+    re.IGNORECASE,
+)
+SYNC_CALL = re.compile(
+    r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
+)
+ALLOCATION_CALL = re.compile(
+    r"^(?:cuda|cu|hip)(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*|Mem(?:Map|Unmap|Create|Release)|MallocAsync)(?:_v\d+\w*)?$"
+)
+COPY_CALL = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*Async", re.IGNORECASE)
+SYNC_OPERATOR = re.compile(r"^(?:aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal)|cudaDeviceSynchronize)$")
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """Disjoint stretches of the launching threads of one rank; `known` is where anything at all was recorded of them.
+
+    Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device.
+    """
+
+    input: iv.Intervals
+    copy: iv.Intervals
+    communication: iv.Intervals
+    allocation: iv.Intervals
+    sync: iv.Intervals
+    known: iv.Intervals
+    threads: tuple[int, ...]
+
+
+def view_host(timeline: Timeline, rank: int, device_rows: DeviceTable) -> HostView:
+    """The host of a rank, seen from the threads that launch work onto its devices.
+
+    Worker threads that read ahead are no cause of a gap: only what the launching threads do delays a launch.
+    """
+    threads = launching_threads(timeline, rank, device_rows)
+    runtime, ranges = _of(timeline.runtime, rank, threads), _of(timeline.ranges, rank, threads)
+    operators, python = _of(timeline.operators, rank, threads), _of(timeline.python, rank, threads)
+    parts = [(_where(timeline, ranges, _INPUT_RANGE)), _where(timeline, python, _INPUT_FRAME)]
+    waiting = [_where(timeline, t, _COMMUNICATION) for t in (ranges, operators)]
+    everything = [iv.union(t.start, t.end) for t in (runtime, operators, python, ranges)]
+    return HostView(
+        input=iv.join(*parts),
+        copy=iv.join(_where(timeline, ranges, _COPY_RANGE), _where(timeline, runtime, COPY_CALL)),
+        communication=iv.join(*waiting),
+        allocation=_where(timeline, runtime, ALLOCATION_CALL),
+        sync=_where(timeline, runtime, SYNC_CALL),
+        known=iv.join(*everything),
+        threads=threads,
+    )
+
+
+def launching_threads(timeline: Timeline, rank: int, device_rows: DeviceTable) -> tuple[int, ...]:
+    """The threads whose runtime calls launched at least 1% of the rank's device rows; without such calls, those that mark ranges or run operators."""
+    runtime = take(timeline.runtime, timeline.runtime.rank == rank)
+    launched = runtime.thread[np.isin(runtime.correlation, device_rows.correlation[device_rows.correlation >= 0])]
+    for candidates in (launched, _main(timeline.ranges, rank), _main(timeline.operators, rank), runtime.thread):
+        if len(candidates):
+            threads, counts = np.unique(candidates, return_counts=True)
+            chosen = set(threads[counts >= 0.01 * counts.sum()].tolist()) | set(_main(timeline.ranges, rank).tolist())
+            return tuple(sorted(chosen))
+    return ()
+
+
+def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
+    """The thread that has most rows of the rank, once; empty when there is none."""
+    threads, counts = np.unique(table.thread[table.rank == rank], return_counts=True)
+    return threads[counts.argmax() : counts.argmax() + 1] if len(threads) else threads
+
+
+def _of(table: HostTable, rank: int, threads: tuple[int, ...]) -> HostTable:
+    return take(table, (table.rank == rank) & np.isin(table.thread, threads))
+
+
+def _where(timeline: Timeline, table: HostTable, pattern: re.Pattern[str]) -> iv.Intervals:
+    """The time in which a row whose name matches was open."""
+    return union_of(table, named(timeline, table, pattern))
+
+
+def named(timeline: Timeline, table: HostTable | DeviceTable, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """A mask of the rows whose name matches. Each distinct name is looked at once."""
+    used, inverse = np.unique(table.name, return_inverse=True)
+    matches = np.array([bool(pattern.search(timeline.strings[i])) for i in used.tolist()], dtype=bool)
+    return matches[inverse.reshape(-1)] if len(used) else np.zeros(0, dtype=bool)
+
+
+def union_of(table: HostTable | DeviceTable, mask: NDArray[np.bool_]) -> iv.Intervals:
+    """The time covered by the masked rows."""
+    return iv.union(table.start[mask], table.end[mask])

@@ -1,0 +1,91 @@
+"""Sets of half-open time intervals, as two arrays of integers. All results are sorted and disjoint, so their lengths add up exactly."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bottleneck_lab.trace.timeline import Ints
+
+
+class Intervals(NamedTuple):
+    """`[start[i], end[i])`, sorted, disjoint, none empty."""
+
+    start: Ints
+    end: Ints
+
+    @property
+    def total(self) -> int:
+        """Their summed length, ns."""
+        return int((self.end - self.start).sum())
+
+
+NONE = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def union(start: Ints, end: Ints) -> Intervals:
+    """The time covered by any of the given rows, in any order; rows that touch are joined."""
+    keep = end > start
+    start, end = start[keep], end[keep]
+    if not len(start):
+        return NONE
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > end[:-1])))
+    last = np.concatenate((first[1:] - 1, [len(start) - 1]))
+    return Intervals(start[first], end[last])
+
+
+def clip(intervals: Intervals, low: int, high: int) -> Intervals:
+    """The part inside [low, high)."""
+    start, end = np.maximum(intervals.start, low), np.minimum(intervals.end, high)
+    keep = end > start
+    return Intervals(start[keep], end[keep])
+
+
+def complement(intervals: Intervals, low: int, high: int) -> Intervals:
+    """The part of [low, high) that `intervals` leaves free."""
+    inside = clip(intervals, low, high)
+    start = np.concatenate(([low], inside.end)).astype(np.int64)
+    end = np.concatenate((inside.start, [high])).astype(np.int64)
+    keep = end > start
+    return Intervals(start[keep], end[keep])
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The time in both: a sweep over all edges, where both are open."""
+    if not len(a.start) or not len(b.start):
+        return NONE
+    edges = np.concatenate((a.start, b.start, a.end, b.end))
+    change = np.concatenate((np.ones(len(a.start) + len(b.start), np.int8), -np.ones(len(a.end) + len(b.end), np.int8)))
+    order = np.lexsort((change, edges))  # ends before starts, so that touching is no overlap
+    edges, depth = edges[order], np.cumsum(change[order], dtype=np.int64)
+    both = np.flatnonzero(depth == 2)
+    start, end = edges[both], edges[both + 1]
+    keep = end > start
+    return Intervals(start[keep], end[keep])
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The time in `a` and not in `b`."""
+    if not len(a.start) or not len(b.start):
+        return a
+    low, high = int(a.start[0]), int(a.end[-1])
+    return intersect(a, complement(b, low, high))
+
+
+def join(*parts: Intervals) -> Intervals:
+    """The time in any of the parts."""
+    return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
+
+
+def covered_before(intervals: Intervals, times: Ints) -> Ints:
+    """How much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is the difference of two of these."""
+    if not len(intervals.start):
+        return np.zeros(len(times), dtype=np.int64)
+    lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
+    index = np.searchsorted(intervals.start, times, side="right")
+    inside = np.minimum(times, intervals.end[np.maximum(index - 1, 0)]) - intervals.start[np.maximum(index - 1, 0)]
+    result: Ints = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + inside, 0)
+    return result

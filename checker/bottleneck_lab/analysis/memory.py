@@ -1,0 +1,54 @@
+"""Whether memory grows from step to step."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.host import ALLOCATION_CALL, named
+from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.timeline import MemoryTable, Timeline, take
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Memory of one device (-1: the host) as the framework's allocator saw it. `growth_bytes_per_step` is the median change between the ends of steps."""
+
+    rank: int
+    device: int
+    peak_bytes: int
+    first_bytes: int
+    last_bytes: int
+    growth_bytes_per_step: int
+    steps: int
+    allocations: int
+    driver_calls: int
+
+
+def find_memory(timeline: Timeline) -> list[MemoryUse]:
+    """One entry a device with allocation records; needs a capture made with profile_memory."""
+    memory = timeline.memory
+    driver = int(named(timeline, timeline.runtime, ALLOCATION_CALL).sum())
+    found = []
+    for rank, device in sorted(set(zip(memory.rank.tolist(), memory.device.tolist(), strict=True))):
+        rows = take(memory, (memory.rank == rank) & (memory.device == device))
+        found.append(_use(timeline, rows, rank, device, driver if device >= 0 else 0))
+    return found
+
+
+def _use(timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_calls: int) -> MemoryUse:
+    level = rows.allocated if (rows.allocated >= 0).any() else np.cumsum(rows.bytes)
+    steps = step_rows(timeline)
+    ends = np.sort(steps.end[steps.rank == rank])
+    at = np.searchsorted(rows.start, ends, side="right") - 1
+    levels = level[at[at >= 0]]
+    return MemoryUse(
+        rank=rank,
+        device=device,
+        peak_bytes=int(level.max()),
+        first_bytes=int(level[0]),
+        last_bytes=int(level[-1]),
+        growth_bytes_per_step=int(np.median(np.diff(levels))) if len(levels) > 1 else 0,
+        steps=len(levels),
+        allocations=int((rows.bytes > 0).sum()),
+        driver_calls=driver_calls,
+    )

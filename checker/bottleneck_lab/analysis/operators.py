@@ -1,0 +1,195 @@
+"""Which operators, and which lines of Python, the time goes to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.nesting import Tree, nest
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, concatenate
+
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
+)
+
+
+class OperatorRow(msgspec.Struct, frozen=True):
+    """Calls of one operator. *self* leaves out what it calls; *total* holds it once, however deep it calls itself. Device times are of the work launched."""
+
+    name: str
+    calls: int
+    self_ns: int
+    total_ns: int
+    device_self_ns: int
+    device_total_ns: int
+    share: float
+    """Of all device self time; of all operators' self time where the CPU is the device."""
+
+
+class LineRow(msgspec.Struct, frozen=True):
+    """A place in the user's own Python, "file.py(line): function", with the operator and device time under it and not under a deeper such place."""
+
+    line: str
+    calls: int
+    host_ns: int
+    device_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallTree:
+    """Operators, runtime calls and Python frames of all threads nested together. `layer` says which a row is."""
+
+    table: HostTable
+    layer: NDArray[np.int8]
+    tree: Tree
+    device_ns: Ints
+    """Per row, the duration of the device work that this very row launched."""
+
+
+OPERATOR, RUNTIME, PYTHON = range(3)
+
+
+def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
+    """Nests the host's rows and hangs every device activity on the runtime call that launched it, or on its operator where no call was recorded."""
+    parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
+    marked = [_mark(part, layer) for layer, part in enumerate(parts)]
+    table = concatenate(marked)
+    layer = (table.external & 3).astype(np.int8)
+    table = _unmark(table)
+    device = timeline.device
+    work = device.kind != Kind.SYNC
+    duration = np.where(work, device.end - device.start, 0)
+    owner = _join_rows(table.correlation, layer == RUNTIME, table.rank, device.correlation, device.rank)
+    missing = owner < 0
+    owner[missing] = _join_rows(table.external, layer == OPERATOR, table.rank, device.external, device.rank)[missing]
+    found = owner >= 0
+    device_ns = np.bincount(owner[found], weights=duration[found], minlength=len(table)).astype(np.int64)
+    return CallTree(table, layer, nest(table), device_ns)
+
+
+def _mark(table: HostTable, layer: int) -> HostTable:
+    """Carries the layer through sorting in the low bits of `external`."""
+    return HostTable(
+        table.start, table.end, table.name, table.rank, table.thread, table.correlation, table.external * 4 + layer
+    )
+
+
+def _unmark(table: HostTable) -> HostTable:
+    return HostTable(
+        table.start, table.end, table.name, table.rank, table.thread, table.correlation, table.external >> 2
+    )
+
+
+def _join_rows(
+    keys: Ints, usable: NDArray[np.bool_], ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts
+) -> NDArray[np.intp]:
+    """For each wanted (rank, key) the index of the row that has it, -1 where none has. Keys below 1 join nothing."""
+    rows = np.flatnonzero(usable & (keys > 0))
+    own = keys[rows] << 12 | ranks[rows]
+    order = np.argsort(own, kind="stable")
+    rows, own = rows[order], own[order]
+    sought = wanted << 12 | wanted_ranks
+    if not len(rows):
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(own, sought), len(own) - 1)
+    return np.where((own[at] == sought) & (wanted > 0), rows[at], -1)
+
+
+def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
+    """The operators by device self time, or by self time on the host where there is no device; the largest `top`."""
+    rows = np.flatnonzero(calls.layer == OPERATOR)
+    if not len(rows):
+        return []
+    table, duration = calls.table, calls.table.end - calls.table.start
+    names = table.name[rows]
+    parent = _nearest(calls, OPERATOR)
+    inside = np.bincount(
+        parent[rows][parent[rows] >= 0], weights=duration[rows][parent[rows] >= 0], minlength=len(table)
+    )
+    own = np.maximum(duration - inside.astype(np.int64), 0)
+    device_own = _gathered(calls, parent)
+    device_all = calls.tree.with_children(calls.device_ns)
+    outermost = ~_inside_same_name(calls, parent)[rows]
+    count = len(timeline.strings)
+
+    def by_name(values: Ints) -> Ints:
+        return np.bincount(names, weights=values, minlength=count).astype(np.int64)
+
+    sums = [by_name(v) for v in (own[rows], duration[rows] * outermost, device_own[rows], device_all[rows] * outermost)]
+    times = np.bincount(names, minlength=count)
+    ranking = sums[2] if len(timeline.device) else sums[0]
+    whole = max(int(ranking.sum()), 1)
+    best = [i for i in np.argsort(-ranking, kind="stable")[:top].tolist() if times[i]]
+    return [
+        OperatorRow(timeline.strings[i], int(times[i]), *(int(s[i]) for s in sums), share=int(ranking[i]) / whole)
+        for i in best
+    ]
+
+
+def _nearest(calls: CallTree, layer: int) -> NDArray[np.int32]:
+    """For every row the nearest row above it of the given layer, -1 where there is none."""
+    parent, result = calls.tree.parent, np.full(len(calls.table), -1, dtype=np.int32)
+    for rows in _levels(calls.tree):
+        above = parent[rows]
+        result[rows] = np.where(calls.layer[above] == layer, above, result[above])
+    return result
+
+
+def _levels(tree: Tree) -> list[NDArray[np.intp]]:
+    """The rows of each depth from 1 down."""
+    order = np.argsort(tree.depth, kind="stable")
+    edges = np.searchsorted(tree.depth[order], np.arange(1, int(tree.depth.max(initial=0)) + 2))
+    return [order[edges[i] : edges[i + 1]] for i in range(len(edges) - 1)]
+
+
+def _gathered(calls: CallTree, nearest: NDArray[np.int32]) -> Ints:
+    """Device time on each operator: what it launched itself and what its runtime calls launched."""
+    total = np.where(calls.layer == OPERATOR, calls.device_ns, 0)
+    below = (calls.layer != OPERATOR) & (nearest >= 0) & (calls.device_ns > 0)
+    np.add.at(total, nearest[below], calls.device_ns[below])
+    return total
+
+
+def _inside_same_name(calls: CallTree, parent: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether an operator of the same name encloses the row."""
+    inside = np.zeros(len(calls.table), dtype=bool)
+    rows = np.flatnonzero((calls.layer == OPERATOR) & (parent >= 0))
+    above = parent[rows]
+    while len(rows):
+        same = calls.table.name[rows] == calls.table.name[above]
+        inside[rows[same]] = True
+        rows, above = rows[~same], parent[above[~same]]
+        rows, above = rows[above >= 0], above[above >= 0]
+    return inside
+
+
+def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
+    """The user's own lines by device time and then host time. Empty unless the capture was made with stacks."""
+    table = calls.table
+    frames = calls.layer == PYTHON
+    if not frames.any():
+        return []
+    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)
+    layer = np.where(frames & own[table.name], PYTHON, -1).astype(np.int8)
+    user = CallTree(table, layer, calls.tree, calls.device_ns)
+    nearest = _nearest(user, PYTHON)
+    duration = table.end - table.start
+    inside = np.bincount(
+        nearest[nearest >= 0], weights=(duration * (layer == PYTHON))[nearest >= 0], minlength=len(table)
+    )
+    host = np.maximum(duration - inside.astype(np.int64), 0)
+    device = np.zeros(len(table), dtype=np.int64)
+    launched = (calls.device_ns > 0) & (nearest >= 0)
+    np.add.at(device, nearest[launched], calls.device_ns[launched])
+    rows = np.flatnonzero(layer == PYTHON)
+    count = len(timeline.strings)
+    host_by, device_by = (
+        np.bincount(table.name[rows], weights=v[rows], minlength=count).astype(np.int64) for v in (host, device)
+    )
+    times = np.bincount(table.name[rows], minlength=count)
+    best = [i for i in np.lexsort((-host_by, -device_by))[:top].tolist() if times[i]]
+    return [LineRow(timeline.strings[i], int(times[i]), int(host_by[i]), int(device_by[i])) for i in best]

@@ -1,0 +1,113 @@
+"""Whether a capture can be relied on: "unreliable, because …"."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.timeline import Kind, Timeline, take
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """`reasons` make the figures unreliable; `notes` are worth knowing."""
+
+    reliable: bool
+    reasons: list[str]
+    notes: list[str]
+
+
+def judge_quality(timeline: Timeline) -> Quality:
+    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times, launches without their kernels."""
+    reasons = [
+        *_impossible_times(timeline),
+        *_missing_device(timeline),
+        *_lost_kernels(timeline),
+        *_lost_calls(timeline),
+        *_empty_steps(timeline),
+        *_overlapping_kernels(timeline),
+    ]
+    notes = [note for note in timeline.notes if not _is_reason(note)]
+    return Quality(not reasons, reasons, [*notes, *_few_steps(timeline)])
+
+
+def _is_reason(note: str) -> bool:
+    return "impossible times" in note or "malformed" in note
+
+
+def _impossible_times(timeline: Timeline) -> list[str]:
+    return [note for note in timeline.notes if _is_reason(note)]
+
+
+def _missing_device(timeline: Timeline) -> list[str]:
+    launches = _launches(timeline)
+    if launches and not len(timeline.device):
+        return [f"{launches} kernel launches were recorded but no kernel: the device's activities are missing"]
+    return []
+
+
+def _launches(timeline: Timeline) -> int:
+    return int(np.isin(timeline.runtime.name, _launch_names(timeline)).sum())
+
+
+def _launch_names(timeline: Timeline) -> list[int]:
+    return [
+        i
+        for i, name in enumerate(timeline.strings)
+        if name.startswith(("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunch"))
+    ]
+
+
+def _lost_kernels(timeline: Timeline) -> list[str]:
+    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more in a small capture, is not that."""
+    calls = take(timeline.runtime, np.isin(timeline.runtime.name, _launch_names(timeline)))
+    if len(calls) < 20 or not len(timeline.device):
+        return []
+    lost = ~np.isin(calls.correlation, timeline.device.correlation)
+    if lost.mean() <= 0.1:
+        return []
+    return [
+        f"{int(lost.sum())} of {len(calls)} kernel launches have no kernel: part of the device's activities was dropped"
+    ]
+
+
+def _lost_calls(timeline: Timeline) -> list[str]:
+    kernels = take(timeline.device, timeline.device.kind == Kind.KERNEL)
+    if len(kernels) < 20 or not len(timeline.runtime) or timeline.emulated:
+        return []
+    lost = ~np.isin(kernels.correlation, timeline.runtime.correlation)
+    graphs = any("GraphLaunch" in timeline.strings[i] for i in np.unique(timeline.runtime.name).tolist())
+    if lost.mean() <= 0.2 or graphs:
+        return []
+    return [f"{int(lost.sum())} of {len(kernels)} kernels have no launching call: part of the host's calls was dropped"]
+
+
+def _empty_steps(timeline: Timeline) -> list[str]:
+    """Steps in which nothing at all happened on host or device."""
+    steps = step_rows(timeline)
+    if not len(steps):
+        return []
+    starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
+    count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
+    empty = int((count == 0).sum())
+    return [f"{empty} of {len(steps)} steps hold no event: a window was dropped"] if empty else []
+
+
+def _overlapping_kernels(timeline: Timeline) -> list[str]:
+    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that; more is a wrong clock or merged files."""
+    rows = take(timeline.device, timeline.device.kind == Kind.KERNEL)
+    if len(rows) < 2 or timeline.emulated:
+        return []
+    order = np.lexsort((rows.start, rows.stream, rows.device, rows.rank))
+    same = np.ones(len(rows) - 1, dtype=bool)
+    for column in (rows.rank, rows.device, rows.stream):
+        same &= column[order][1:] == column[order][:-1]
+    deep = same & (rows.start[order][1:] + 2_000 < rows.end[order][:-1])
+    if deep.mean() <= 0.01:
+        return []
+    return [f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"]
+
+
+def _few_steps(timeline: Timeline) -> list[str]:
+    steps = len(step_rows(timeline))
+    return ["only one step was recorded: nothing can be said about variation"] if steps == 1 else []

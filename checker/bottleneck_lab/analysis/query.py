@@ -1,0 +1,128 @@
+"""A capture in SQL (sqlite3, in memory) or as Parquet."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.trace.timeline import DeviceTable, Direction, HostMemory, HostTable, Kind, MemoryTable, Timeline
+
+TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
+ROW_LIMIT = 100_000
+STEP_LIMIT = 20_000
+"""sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are about a minute."""
+
+AnyTable = DeviceTable | HostTable | MemoryTable
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The answer: column names and rows. `cut` says that there were more than the limit."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    cut: bool = False
+
+
+def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> Rows:
+    """The rows of one SELECT over the tables device, runtime, operators, ranges, python and memory.
+
+    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text names are filled. UsageError when the statement is wrong or writes.
+    """
+    connection = sqlite3.connect(":memory:")
+    try:
+        for name in TABLES:
+            _fill(connection, timeline, name, wanted=name in sql.lower())
+        connection.execute("PRAGMA query_only = 1")
+        _limit_time(connection)
+        cursor = connection.execute(sql)
+        rows = cursor.fetchmany(limit + 1)
+        columns = [column[0] for column in cursor.description or ()]
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise UsageError(f"The query cannot be run: {error}.", _schema_remedy()) from error
+    finally:
+        connection.close()
+    return Rows(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def _limit_time(connection: sqlite3.Connection) -> None:
+    """No ATTACH, and an end to a query that never ends."""
+    left = iter(range(STEP_LIMIT))
+    connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
+    allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
+
+
+def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, wanted: bool) -> None:
+    columns = columns_of(timeline, name)
+    kinds = {"f": "REAL", "i": "INTEGER", "U": "TEXT", "O": "TEXT"}
+    typed = ", ".join(f'"{column}" {kinds[values.dtype.kind]}' for column, values in columns.items())
+    connection.execute(f'CREATE TABLE "{name}" ({typed})')
+    if wanted and columns["start"].size:
+        marks = ", ".join("?" * len(columns))
+        connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', _rows(columns))
+
+
+def _rows(columns: dict[str, np.ndarray[Any, Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
+    """Rows as Python values, a batch of columns at a time: a million rows never exist as objects at once."""
+    length = len(columns["start"])
+    for first in range(0, length, batch):
+        yield from zip(*(values[first : first + batch].tolist() for values in columns.values()), strict=True)
+
+
+def columns_of(timeline: Timeline, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """A table as plain columns: names as text, enumerations as words, a duration."""
+    table: AnyTable = getattr(timeline, name)
+    columns: dict[str, np.ndarray[Any, Any]] = {}
+    strings = np.array(timeline.strings or ("",), dtype=object)
+    for column in fields(table):
+        values = getattr(table, column.name)
+        columns[column.name] = _worded(column.name, values, strings)
+        if column.name == "end":
+            columns["duration"] = values - columns["start"]
+    return columns
+
+
+_WORDS: dict[str, Any] = {"kind": Kind, "direction": Direction, "host_memory": HostMemory}
+
+
+def _worded(column: str, values: np.ndarray[Any, Any], strings: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if column == "name":
+        return strings[values]
+    if column in _WORDS:
+        words = np.array([member.name.lower() for member in _WORDS[column]], dtype=object)
+        return words[values]
+    return values
+
+
+def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
+    """One Parquet file a table that has rows. MachineError when pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MachineError(
+            "Parquet files need pyarrow, which is not installed.", "Run `pip install pyarrow`, or use --query."
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in TABLES:
+        columns = columns_of(timeline, name)
+        if len(columns["start"]):
+            path = folder / f"{name}.parquet"
+            pyarrow.parquet.write_table(pyarrow.table(columns), path)
+            written.append(path)
+    return written
+
+
+def _schema_remedy() -> str:
+    """What can be asked for."""
+    host = ", ".join(column.name for column in fields(HostTable))
+    device = ", ".join(column.name for column in fields(DeviceTable))
+    return f"Write one SELECT over device({device}, duration), or runtime, operators, ranges, python({host}, duration), or memory."

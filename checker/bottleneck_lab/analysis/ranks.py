@@ -1,0 +1,55 @@
+"""Several ranks side by side: which one keeps the others waiting."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.timeline import Kind, Timeline
+
+
+class Straggler(msgspec.Struct, frozen=True):
+    """One rank's own work (computation, without waiting in collectives) a step, against the median rank's. `excess_ns` is never negative."""
+
+    rank: int
+    work_ns: int
+    excess_ns: int
+    share_of_step: float
+
+
+def find_stragglers(timeline: Timeline) -> list[Straggler]:
+    """One entry a rank when there are several. In a collective the slow rank waits least, so the time in collectives tells the opposite of who is slow."""
+    ranks = timeline.ranks
+    if len(ranks) < 2:
+        return []
+    steps = step_rows(timeline)
+    work, length = [], []
+    for rank in ranks:
+        mine = steps.rank == rank
+        count = max(int(mine.sum()), 1)
+        rows = (timeline.device.rank == rank) & (timeline.device.kind != Kind.SYNC)
+        communicating = rows & (timeline.device.kind == Kind.COMMUNICATION)
+        whole = _span(timeline, rank)
+        work.append((whole - _waiting(timeline, communicating, rows)) // count)
+        length.append(whole // count)
+    median, step = int(np.median(work)), max(int(np.median(length)), 1)
+    return [Straggler(r, w, max(w - median, 0), max(w - median, 0) / step) for r, w in zip(ranks, work, strict=True)]
+
+
+def _span(timeline: Timeline, rank: int) -> int:
+    from bottleneck_lab.analysis.window import find_window
+
+    return find_window(timeline, rank).length
+
+
+def _waiting(timeline: Timeline, communicating: np.ndarray, rows: np.ndarray) -> int:  # type: ignore[type-arg]
+    """Exposed communication of a rank, ns."""
+    from bottleneck_lab.analysis import intervals as iv
+
+    device = timeline.device
+    other = rows & ~communicating
+    return iv.subtract(
+        iv.union(device.start[communicating], device.end[communicating]),
+        iv.union(device.start[other], device.end[other]),
+    ).total

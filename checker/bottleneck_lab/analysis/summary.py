@@ -1,0 +1,114 @@
+"""One capture, summed up as plain data: what every report, check and hint is rendered from."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
+from bottleneck_lab.analysis.findings import Evidence, Finding, find_findings
+from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse, find_kernels, find_launches
+from bottleneck_lab.analysis.memory import MemoryUse, find_memory
+from bottleneck_lab.analysis.operators import LineRow, OperatorRow, build_calls, find_lines, find_operators
+from bottleneck_lab.analysis.quality import Quality, judge_quality
+from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
+from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
+from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
+from bottleneck_lab.analysis.transfers import CopyRow, find_copies
+from bottleneck_lab.analysis.window import Step, find_steps, find_window
+from bottleneck_lab.trace.timeline import Timeline
+
+SCHEMA = 1
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Where the time went. Times are ns, shares 0–1. `emulated` (an emulated accelerator's rows are in it) and `quality` must be shown with any figure.
+
+    `start_ns` and `wall_ns` are the stretch looked at: from the first step to the end of the last one's work, or the whole capture without steps.
+    `cpu_only`: no accelerator was recorded; the CPU stands in as the device.
+    """
+
+    schema: int
+    source: str
+    format: str
+    emulated: bool
+    cpu_only: bool
+    start_ns: int
+    wall_ns: int
+    ranks: list[int]
+    events: int
+    quality: Quality
+    devices: list[DeviceUse]
+    steps: list[Step]
+    step_mean_ns: int
+    step_spread: float
+    """Standard deviation over mean of the steps' durations."""
+    range_shares: dict[str, float]
+    """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`, `backward`, `optimizer` and whatever else was marked."""
+    operators: list[OperatorRow]
+    lines: list[LineRow]
+    kernels: list[KernelRow]
+    ranges: list[RangeRow]
+    copies: list[CopyRow]
+    syncs: list[SyncRow]
+    launches: list[LaunchUse]
+    memory: list[MemoryUse]
+    stragglers: list[Straggler]
+    findings: list[Finding]
+
+
+def summarise(timeline: Timeline) -> Summary:
+    """Everything at once. A pure function of the capture: the same capture gives the same summary."""
+    window = find_window(timeline)
+    calls = build_calls(timeline, python=bool(len(timeline.python)))
+    steps = find_steps(timeline)
+    seen = Evidence(
+        devices=find_device_uses(timeline),
+        operators=find_operators(timeline, calls),
+        kernels=find_kernels(timeline),
+        copies=find_copies(timeline),
+        syncs=find_syncs(timeline, calls),
+        launches=find_launches(timeline),
+        memory=find_memory(timeline),
+        stragglers=find_stragglers(timeline),
+        step_ns=[step.duration_ns for step in steps],
+        steps=len(steps),
+        wall_ns=window.length,
+    )
+    lengths = np.array(seen.step_ns or [0], dtype=np.int64)
+    return Summary(
+        schema=SCHEMA,
+        source=timeline.source,
+        format=timeline.format,
+        emulated=timeline.emulated,
+        cpu_only=not len(timeline.device),
+        start_ns=window.start,
+        wall_ns=window.length,
+        ranks=list(timeline.ranks),
+        events=timeline.events,
+        quality=judge_quality(timeline),
+        devices=seen.devices,
+        steps=steps,
+        step_mean_ns=int(lengths.mean()),
+        step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
+        range_shares=_range_shares(steps),
+        operators=seen.operators,
+        lines=find_lines(timeline, calls),
+        kernels=seen.kernels,
+        ranges=find_ranges(timeline, window),
+        copies=seen.copies,
+        syncs=seen.syncs,
+        launches=seen.launches,
+        memory=seen.memory,
+        stragglers=seen.stragglers,
+        findings=find_findings(seen),
+    )
+
+
+def _range_shares(steps: list[Step]) -> dict[str, float]:
+    whole = sum(step.duration_ns for step in steps)
+    times: dict[str, int] = {}
+    for step in steps:
+        for name, time in step.range_ns.items():
+            times[name] = times.get(name, 0) + time
+    return {name: time / whole for name, time in sorted(times.items(), key=lambda item: -item[1]) if whole}

@@ -1,0 +1,77 @@
+"""Where the host waited for the device, and what made it wait."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.host import SYNC_CALL, named
+from bottleneck_lab.analysis.operators import OPERATOR, PYTHON, CallTree
+from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.timeline import HostTable, Timeline, take
+
+
+class SyncRow(msgspec.Struct, frozen=True):
+    """Calls of one waiting function, from one place. `caused_by` is the outermost operator or range around it ("" when it was called directly)."""
+
+    name: str
+    caused_by: str
+    calls: int
+    calls_per_step: float
+    total_ns: int
+
+
+def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
+    """Waits by function and cause, longest first. Those inside the profiler's own start and stop, outside every operator and step, are the profiler's."""
+    runtime = timeline.runtime
+    waiting = take(calls.table, _is_wait(timeline, calls))
+    if not len(runtime) or not len(waiting):
+        return []
+    causes = _causes(timeline, calls)
+    steps = step_rows(timeline)
+    inside = _within(waiting, steps)
+    times: dict[tuple[str, str], int] = defaultdict(int)
+    counts: Counter[tuple[str, str]] = Counter()
+    for keep, name, start, end, cause in zip(
+        inside.tolist(), timeline.names(waiting), waiting.start.tolist(), waiting.end.tolist(), causes, strict=True
+    ):
+        if keep or cause:
+            times[name, cause] += end - start
+            counts[name, cause] += 1
+    per = max(len(steps), 1)
+    found = [
+        SyncRow(name, cause, counts[name, cause], counts[name, cause] / per, total)
+        for (name, cause), total in times.items()
+    ]
+    return sorted(found, key=lambda row: -row.total_ns)
+
+
+def _is_wait(timeline: Timeline, calls: CallTree) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return named(timeline, calls.table, SYNC_CALL) & (calls.layer != PYTHON) & (calls.layer != OPERATOR)
+
+
+def _causes(timeline: Timeline, calls: CallTree) -> list[str]:
+    """For each wait, the outermost operator above it."""
+    parent = calls.tree.parent.tolist()
+    layer = calls.layer.tolist()
+    names = calls.table.name.tolist()
+    found = []
+    for row in np.flatnonzero(_is_wait(timeline, calls)).tolist():
+        cause, above = "", parent[row]
+        while above >= 0:
+            if layer[above] == OPERATOR:
+                cause = timeline.strings[names[above]]
+            above = parent[above]
+        found.append(cause)
+    return found
+
+
+def _within(rows: HostTable, steps: HostTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether a row starts inside a step; everything does where there are no steps."""
+    if not len(steps):
+        return np.ones(len(rows), dtype=bool)
+    order = np.argsort(steps.start, kind="stable")
+    index = np.searchsorted(steps.start[order], rows.start, side="right") - 1
+    return (index >= 0) & (rows.start < steps.end[order][np.maximum(index, 0)])

@@ -1,0 +1,97 @@
+"""The stretch of a capture that is looked at, and the steps in it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.trace.timeline import HostTable, Timeline, take
+
+_STEP = re.compile(
+    r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$", re.IGNORECASE
+)
+
+
+class Window(NamedTuple):
+    """[start, end), ns on the capture's clock."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One training or inference step, as the profiler or the program marked it. `range_ns` holds the time in each named range on its thread."""
+
+    name: str
+    rank: int
+    start_ns: int
+    duration_ns: int
+    range_ns: dict[str, int] = {}
+
+
+def step_rows(timeline: Timeline) -> HostTable:
+    """The ranges that mark steps: ProfilerStep#n, or "step n" and the like where there is no such."""
+    profiler = _matching(timeline, "ProfilerStep#")
+    return profiler if len(profiler) else _matching(timeline, "")
+
+
+def _matching(timeline: Timeline, prefix: str) -> HostTable:
+    wanted = np.array([name.startswith(prefix) and bool(_STEP.match(name)) for name in timeline.strings], dtype=bool)
+    ranges = timeline.ranges
+    return take(ranges, wanted[ranges.name] if len(ranges) else slice(0))
+
+
+def find_window(timeline: Timeline, rank: int | None = None) -> Window:
+    """From the first step's start to the end of the last step and of the device work in it; without steps, everything that was recorded.
+
+    Device work that a step leaves behind it is waited for: it belongs to the time that the step took.
+    """
+    steps = step_rows(timeline)
+    device = timeline.device
+    if rank is not None:
+        steps = take(steps, steps.rank == rank)
+        device = take(device, device.rank == rank)
+    if not len(steps):
+        return Window(*timeline.extent)
+    start, end = int(steps.start.min()), int(steps.end.max())
+    after = device.end[device.start < end]
+    return Window(start, max(end, int(after.max(initial=end))))
+
+
+def find_steps(timeline: Timeline) -> list[Step]:
+    """Steps in order, each with the time in the ranges on its thread that no other range encloses within it."""
+    steps = step_rows(timeline)
+    others = take(timeline.ranges, ~np.isin(timeline.ranges.name, steps.name))
+    found = []
+    for i in range(len(steps)):
+        start, end = int(steps.start[i]), int(steps.end[i])
+        mine = (others.thread == steps.thread[i]) & (others.start >= start) & (others.end <= end)
+        found.append(
+            Step(
+                name=timeline.strings[int(steps.name[i])],
+                rank=int(steps.rank[i]),
+                start_ns=start,
+                duration_ns=end - start,
+                range_ns=outermost_times(timeline, take(others, mine)),
+            )
+        )
+    return found
+
+
+def outermost_times(timeline: Timeline, rows: HostTable) -> dict[str, int]:
+    """Time by name of rows of one thread, without those inside another of the same name, ns. Longest first."""
+    times: dict[str, int] = {}
+    until: dict[int, int] = {}
+    for name, start, end in zip(rows.name.tolist(), rows.start.tolist(), rows.end.tolist(), strict=True):
+        if start >= until.get(name, -1):
+            until[name] = end
+            key = timeline.strings[name]
+            times[key] = times.get(key, 0) + end - start
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
