@@ -33,7 +33,11 @@ class Accelerator:
     """The lab's device. `epochs` hands out work, `step` queues a batch and returns, `synchronize` waits until all of it has run."""
 
     def __init__(
-        self, channel: Channel, arena: Arena | None, range_: Range | None = None, on_step: Callable[[], None] | None = None
+        self,
+        channel: Channel,
+        arena: Arena | None,
+        range_: Range | None = None,
+        on_step: Callable[[], None] | None = None,
     ) -> None:
         self.channel = channel
         self._arena = arena

@@ -273,16 +273,22 @@ def _expect_steps(run: Run, steps: int) -> None:
 
 def give(session: FeedSession, run: Run, context: Context, count: int, *, last: bool) -> None:
     """Hands out the next epoch, or none when the device has seen enough."""
-    wanted = 0 if last else (EPOCH_BATCHES if run.assignments else WARM_UP_BATCHES) * run.batch
-    size = min(wanted, count) // run.batch * run.batch
-    order = np.array(context.rng.sample(range(count), size), np.int64)
-    rows = np.array(
-        [context.rng.sample(range(run.batch), KEPT_ROWS) for _ in range(size // run.batch)], np.int64
-    ).reshape(-1, KEPT_ROWS)
-    assignment = Assignment(len(run.assignments), context.rng.getrandbits(31), order, rows, time.monotonic_ns())
-    if not last:
-        run.assignments.append(assignment)
-    session.channel.send(Kind.EPOCH, assignment.number, assignment.seed, order, rows)
+    rng = np.random.default_rng(context.rng.getrandbits(128))
+    sizes = [] if last else [WARM_UP_BATCHES] + [EPOCH_BATCHES] * MAX_EPOCHS
+    epoch = plan_epoch(rng, run, count, sizes)
+    session.channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
+
+
+def plan_epoch(rng: np.random.Generator, run: Run, count: int, sizes: list[int]) -> Assignment:
+    """Draws the next epoch, of `sizes[n]` batches where the data has as many, and notes it; an empty one after the last."""
+    number = len(run.assignments)
+    batches = min(sizes[number], count // run.batch) if number < len(sizes) else 0
+    order = rng.permutation(count)[: batches * run.batch].astype(np.int64)
+    rows = rng.permuted(np.tile(np.arange(run.batch), (batches, 1)), axis=1)[:, :KEPT_ROWS].astype(np.int64)
+    epoch = Assignment(number, int(rng.integers(1 << 31)), order, rows, time.monotonic_ns())
+    if batches:
+        run.assignments.append(epoch)
+    return epoch
 
 
 def check_samples(run: Run, judge: ModuleType, context: Context) -> tuple[str | None, int]:
@@ -323,7 +329,9 @@ def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if image.dtype == np.uint8:
         return image
     with np.errstate(invalid="ignore", over="ignore"):
-        pixels: np.ndarray[Any, Any] = np.nan_to_num(np.clip((image * STD + MEAN) * 255, 0, 255).round()).astype(np.uint8)
+        pixels: np.ndarray[Any, Any] = np.nan_to_num(np.clip((image * STD + MEAN) * 255, 0, 255).round()).astype(
+            np.uint8
+        )
     return pixels
 
 

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.grading.criteria import Conditions, grade_check, grade_decision, sequential_test, worst_case
-from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, Decision, SequentialTest, State, self_test, shuffled_order
+from bottleneck_lab.grading.sequential import (
+    SELF_TEST_MARGIN,
+    SELF_TEST_PAIRS,
+    Decision,
+    SequentialTest,
+    State,
+    self_test,
+    shuffled_order,
+)
 from bottleneck_lab.grading.statistics import log_ratios, noise_share
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context, Measured
@@ -97,21 +105,18 @@ class Comparison:
         return len(hard)
 
     def against_itself(self, case: str, margin: float) -> str:
-        """The A/A test. Raises VerifierFault when the machine is too noisy for the margin, after one more try."""
-        verdict = None
-        for _ in range(2):
-            times: tuple[list[float], list[float]] = ([], [])
-            for _ in range(SELF_TEST_PAIRS):
+        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine is too noisy for the margin."""
+        first: list[float] = []
+        second: list[float] = []
+        for wanted in SELF_TEST_PAIRS:
+            while len(first) < wanted:
                 inputs = self.inputs(case)
-                for side in times:
-                    side.append(self.reference.call(inputs)[0])
-            verdict = self_test(log_ratios(*times), margin)
+                first.append(self.reference.call(inputs)[0])
+                second.append(self.reference.call(inputs)[0])
+            verdict = self_test(log_ratios(first, second), margin)
             if verdict.ok:
                 return verdict.sentence
-        raise VerifierFault(
-            verdict.sentence if verdict else "",
-            "Close other programs, wait for background jobs to end, and check again.",
-        )
+        raise VerifierFault(verdict.sentence, "Close other programs, wait for background jobs to end, and check again.")
 
     def overhead_s(self, inputs: list[Value]) -> float:
         """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
@@ -142,7 +147,7 @@ def _compare(comparison: Comparison) -> Measured:
         comparison.warm_up(name)
     hard = comparison.adversarial()
     context.progress("comparing the reference with itself", 0.35)
-    quiet = comparison.against_itself(names[0], float(settings.get("self_test_margin", 0.15)))
+    quiet = comparison.against_itself(names[0], float(settings.get("self_test_margin", SELF_TEST_MARGIN)))
     overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
     cases = _sample(comparison, [Case(name) for name in names], _tests(context))
@@ -166,7 +171,9 @@ def _refuse_overhead(share: float, cases: list[Case]) -> None:
     """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same; a miss might be its doing."""
     missed = any(decision.state is not State.PASS for case in cases for decision in case.decisions.values())
     if missed and share > MAX_OVERHEAD_SHARE:
-        raise VerifierFault(f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here.")
+        raise VerifierFault(
+            f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
+        )
 
 
 Samples = Callable[[Case], list[float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +57,7 @@ def check_lab(
             machine = LabError(
                 f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
             )
+            measured = Measured([], details={"traceback": traceback.format_exc()})
     results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
     conclusion = conclude(results, specs=specs, machine=machine, stopped=stopped, conditions=measured.conditions)
     return Verdict(

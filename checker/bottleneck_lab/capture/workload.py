@@ -1,0 +1,217 @@
+"""`lab run` and `lab profile` for a lab: the child process that runs the learner's code, and the device it may need."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.capture.emulated import add_device_rows
+from bottleneck_lab.catalog import Device, Lab, hash_files
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.measure import feed
+from bottleneck_lab.measure.accelerator import SLOTS
+from bottleneck_lab.measure.accelerators import A100
+from bottleneck_lab.measure.context import Context, Progress
+from bottleneck_lab.measure.device import BYTES_PER_IMAGE
+from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.wire import Arena, Kind, WireError
+
+OnLine = Callable[[str], object]
+TRACE = "trace.json.gz"
+PROFILED_BATCHES = 12
+"""Batches of the epoch that is profiled; the schedule below lies within it."""
+RUN_BATCHES = 24
+SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
+
+
+def run_workload(lab: Lab, workspace: Path, device: Device, *, data: Path, home: Path, on_line: OnLine) -> int:
+    """Runs the workload as it stands, line by line to `on_line`; its exit status."""
+    with Janitor() as janitor:
+        context = Context(lab, device, workspace, workspace, data, home, janitor, lambda _doing, _share: None)
+        if lab.spec.measure == "feed":
+            return _Fed(context, [], on_line, RUN_BATCHES).run()
+        command = [sys.executable, "-u", str(workspace / lab.spec.entry)]
+        return _stream(command, workspace, janitor, on_line, {"LAB_PHOTOS": str(data), "LAB_DEVICE": device})
+
+
+def profile(
+    lab: Lab, workspace: Path, device: Device, tool: str, *, data: Path, home: Path, out: Path, progress: Progress
+) -> Path:
+    """Captures the workload with `tool` into the folder `out`; returns the trace file. Raises CaptureError, UsageError or MachineError."""
+    if tool != "torch":
+        from bottleneck_lab.capture.tools import profile_with
+
+        return profile_with(lab, workspace, device, tool, data=data, out=out, progress=progress)
+    lines: list[str] = []
+    with Janitor() as janitor:
+        context = Context(lab, device, workspace, workspace, data, home, janitor, progress)
+        progress("running the workload under torch.profiler", 0.1)
+        status = _run_profiled(context, out / TRACE, lines.append)
+    if status or not (out / TRACE).is_file():
+        last = "\n".join(line.rstrip() for line in lines[-12:])
+        raise CaptureError(
+            f"The workload ended with status {status} before its trace was written:\n{last}",
+            "Mend the error above; `lab run` runs the workload without a profiler.",
+        )
+    (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
+    write_description(lab, workspace, device, tool, out, [TRACE])
+    return out / TRACE
+
+
+def write_description(lab: Lab, workspace: Path, device: Device, tool: str, out: Path, files: list[str]) -> None:
+    """Says in `capture.json` what was captured, of which code, where and when. No host name, no environment variables."""
+    code = {name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()}
+    description = {
+        "lab": lab.slug,
+        "device": device,
+        "emulated": device == "virtual",
+        "tool": tool,
+        "files": files,
+        "code": hash_files(code),
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": fingerprint(),
+    }
+    (out / "capture.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def _run_profiled(context: Context, trace: Path, on_line: OnLine) -> int:
+    measure = context.lab.spec.measure
+    options = ["--trace", str(trace), "--schedule", json.dumps(SCHEDULE)]
+    if measure == "feed":
+        return _Fed(context, options, on_line, PROFILED_BATCHES).run(trace)
+    if measure == "speedup":
+        return _run_calls(context, options, on_line)
+    return int(importlib.import_module(f"bottleneck_lab.measure.{measure}").profile(context, trace, on_line))
+
+
+def _run_calls(context: Context, options: list[str], on_line: OnLine) -> int:
+    """Calls the entry file's function on inputs like those of a check, made beforehand and handed over as files."""
+    judge, rng = context.judge(), np.random.default_rng(0)
+    case = judge.cases(rng, context.settings)[0]
+    folder = context.janitor.folder / "inputs"
+    folder.mkdir()
+    for call in range(sum(SCHEDULE.values())):
+        values = judge.make_inputs(rng, case, context.data, context.settings)
+        arrays = [np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value) for value in values]
+        kinds = ["bytes" if isinstance(value, bytes) else type(value).__name__ for value in values]
+        np.savez(
+            folder / f"{call}.npz", kinds=np.array(kinds), **{f"value{at}": array for at, array in enumerate(arrays)}
+        )
+    command = child_command("calls", context, [*options, "--inputs", str(folder), "--device", context.device])
+    return _stream(command, context.workspace, context.janitor, on_line, {})
+
+
+def child_command(mode: str, context: Context, options: list[str]) -> list[str]:
+    """The command line of the child that runs the learner's code."""
+    entry = context.workspace / context.lab.spec.entry
+    return [sys.executable, "-u", "-m", "bottleneck_lab.capture.child", mode, "--entry", str(entry), *options]
+
+
+def _stream(
+    command: list[str],
+    folder: Path,
+    janitor: Janitor,
+    on_line: OnLine,
+    extra: dict[str, str],
+    fds: tuple[int, ...] = (),
+) -> int:
+    """Runs a command in its own session, its output line by line; nothing of it outlives this call."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **extra},
+        start_new_session=True,
+        pass_fds=fds,
+    )
+    janitor.follow(process.pid)
+    try:
+        for line in process.stdout or ():
+            on_line(line)
+        return process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        janitor.forget(process.pid)
+
+
+@dataclass
+class _Fed:
+    """A training script with its device: what `lab check` does, without the secrets, the clock or the sandbox."""
+
+    context: Context
+    options: list[str]
+    on_line: OnLine
+    batches: int
+
+    def run(self, trace: Path | None = None) -> int:
+        """Runs the script; with `trace`, writes the device's rows into it afterwards."""
+        context, batch = self.context, int(self.context.settings.get("batch", 16))
+        count = context.judge().count(context.data)
+        loader_s = feed.calibrate(context, count)
+        step_s = float(context.settings.get("device_share", 0.4)) * loader_s * batch
+        arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
+        device, channel, theirs = feed.start_device(context, arena, step_s, batch)
+        options = [
+            *self.options,
+            "--socket",
+            str(theirs.fileno()),
+            "--arena",
+            str(arena.fd),
+            "--photos",
+            str(context.data),
+        ]
+        run = feed.Run(batch)
+        server = threading.Thread(target=_serve, args=(channel, run, count, self.batches), daemon=True)
+        server.start()
+        try:
+            command = child_command("train", context, options)
+            status = _stream(command, context.workspace, context.janitor, self.on_line, {}, (theirs.fileno(), arena.fd))
+        finally:
+            device.kill()
+            device.wait()
+            context.janitor.forget(device.pid)
+            server.join()
+            arena.close()
+        if trace is not None and trace.is_file():
+            add_device_rows(trace, run.steps, A100, batch)
+        elif run.steps:
+            self.on_line(_rate(run, step_s))
+        return status
+
+
+def _rate(run: feed.Run, step_s: float) -> str:
+    busy = run.images_per_s() * step_s / run.batch
+    return f"{run.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
+
+
+def _serve(channel: Any, run: feed.Run, count: int, batches: int) -> None:
+    """Hands out a short warm-up and one epoch to a script that is only run or profiled."""
+    rng = np.random.default_rng(0)
+    with contextlib.suppress(WireError):
+        while True:
+            kind, values = channel.receive(None)
+            if kind is Kind.RECORD:
+                run.steps.append(feed.Step(*values))
+            elif kind is Kind.EPOCH:
+                epoch = feed.plan_epoch(rng, run, count, [feed.WARM_UP_BATCHES, batches])
+                channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
