@@ -23,7 +23,7 @@ def render_summary(summary: Summary, console: Console) -> None:
     _print_title(sheet, summary)
     _print_parts(sheet, summary, parts)
     if parts:
-        _print_biggest(sheet, summary, parts[0])
+        _print_biggest(sheet, parts[0])
         _print_inside(sheet, summary, parts[0])
     _print_operators(sheet, summary)
     _print_lines(sheet, summary)
@@ -58,7 +58,7 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
 
 def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
     """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
-    room = sheet.width // 3 - 3
+    room = max(22, sheet.width // 3 - 3)
     bar = sheet.bar(low=share, high=share, end=1.0, width=max(6, sheet.width - room - 22))
     sheet.path(f"{_fit(sheet, label, room):{room}} {bar} {words.format_share(share):>6} {figure:>9}", indent=2)
 
@@ -70,7 +70,7 @@ def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
     sheet.path(sheet.safe(lead) + _fit(sheet, name, sheet.width - len(lead) - 2), indent=1)
 
 
-def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
+def _print_biggest(sheet: Sheet, biggest: Part) -> None:
     sheet.heading(f"2  The biggest block: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     if biggest.share < 1:

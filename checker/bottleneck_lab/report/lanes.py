@@ -103,7 +103,7 @@ def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
         for device in np.unique(rows.device).tolist():
             on_device = take(rows, rows.device == device)
             busy = covered(on_device, window, Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY, Kind.MEMSET)
-            parts = attribute(on_device, iv.complement(busy, window.start, window.end), host)
+            parts = attribute(iv.complement(busy, window.start, window.end), host)
             group = device_group(timeline, rank, device)
             yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
 

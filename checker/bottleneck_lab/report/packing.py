@@ -90,7 +90,8 @@ def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
     """Start and end of every step of the first rank that marks any, ns after the capture's begin."""
     rows = step_rows(timeline)
     mine = rows.rank == (rows.rank[0] if len(rows) else 0)
-    return (np.stack([rows.start[mine], rows.end[mine]], axis=1) - origin).tolist()
+    pairs = zip(rows.start[mine].tolist(), rows.end[mine].tolist(), strict=True)
+    return [[start - origin, end - origin] for start, end in pairs]
 
 
 def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str], Column]:

@@ -104,8 +104,8 @@ def _handler(trace: Path, path: str, fetched: threading.Event) -> type[BaseHTTPR
             fetched.set()
 
         def _refused(self) -> bool:
-            port = self.server.server_address[1]
-            if self.path == path and self.headers.get("Host") == f"127.0.0.1:{port}":
+            own = self.connection.getsockname()
+            if self.path == path and self.headers.get("Host") == f"{own[0]}:{own[1]}":
                 return False
             self.send_error(404)
             return True

@@ -50,6 +50,8 @@ def format_value(value: float, unit: str) -> str:
 def format_share(share: float) -> str:
     """A share (0–1) as a percentage with one decimal; whole percentages without."""
     percent = round(share * 100, 1)
+    if share and not percent:
+        return "<0.1%"
     return f"{percent:.0f}%" if percent == int(percent) else f"{percent:.1f}%"
 
 

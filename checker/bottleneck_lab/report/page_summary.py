@@ -1,0 +1,288 @@
+"""The page's sections about a capture: where the time went, what stands out, and the tables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bottleneck_lab.analysis.device import DeviceUse
+from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import charts, words
+from bottleneck_lab.report.breakdown import describe_capture, device_label, short_name, wall_parts
+from bottleneck_lab.report.markup import Markup, join, table, tag
+from bottleneck_lab.report.page_verdict import section
+
+TOP = 15
+RANGE_COLOURS = 6
+"""How many colours page.css has for ranges; the seventh range has the first's again."""
+
+
+def time_section(summary: Summary) -> Markup:
+    """Wall time by cause: in figures, as one bar, for every device, and by the ranges that the program marked."""
+    return section(
+        "time",
+        "Where the time went",
+        _warnings(summary),
+        _figures(summary),
+        _wall_bar(summary),
+        _device_bars(summary) if len(summary.devices) > 1 else None,
+        _range_bar(summary),
+        lead=describe_capture(summary),
+    )
+
+
+def _warnings(summary: Summary) -> list[Markup]:
+    shown = [
+        tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning") for reason in summary.quality.reasons
+    ]
+    if summary.emulated:
+        shown.append(tag("p", words.EMULATED, class_="warning"))
+    return [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)]
+
+
+def _figures(summary: Summary) -> Markup:
+    wall = sum(use.wall_ns for use in summary.devices) or 1
+    busy = sum(use.busy_ns for use in summary.devices) / wall
+    worst = next((part for part in wall_parts(summary.devices) if part.cause), None)
+    shown = [(words.format_share(busy), "device busy" if not summary.cpu_only else "operators running")]
+    if worst:
+        shown.append((words.format_share(worst.share), f"largest idle part: {worst.cause}"))
+    if summary.steps:
+        shown.append((words.format_duration(summary.step_mean_ns), "mean step"))
+    if summary.findings and summary.findings[0].share_of_wall:
+        shown.append((f"{summary.findings[0].expected_gain_ratio:.2f}x", "the most the first finding can bring"))
+    return tag("ul", [tag("li", tag("b", figure), tag("span", what)) for figure, what in shown], class_="figures")
+
+
+def _wall_bar(summary: Summary) -> Markup:
+    parts = wall_parts(summary.devices)
+    bar = charts.stacked_bar([(part.label, part.colour, part.share) for part in parts], label="Wall time by cause")
+    rows = [
+        [
+            _keyed(part.colour, part.label),
+            words.format_share(part.share),
+            words.format_duration(part.ns),
+            part.explained,
+        ]
+        for part in parts
+    ]
+    many = f" of all {len(summary.devices)} devices" if len(summary.devices) > 1 else ""
+    return join(
+        [
+            bar,
+            table(
+                ["part", "share", "time", "what happened in it"],
+                rows,
+                caption=f"Wall time{many} by cause",
+                numeric={1, 2},
+            ),
+        ]
+    )
+
+
+def _device_bars(summary: Summary) -> Markup:
+    bars = [
+        tag("div", tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft"), _device_bar(use))
+        for use in summary.devices
+    ]
+    return tag("div", tag("h3", "Each device"), bars)
+
+
+def _device_bar(use: DeviceUse) -> Markup:
+    parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
+    return charts.stacked_bar(parts, label=f"Wall time of {device_label(use, ranks=2)} by cause")
+
+
+def _range_bar(summary: Summary) -> Markup | None:
+    """The ranges beside each other in a step. Ranges that lie inside another would count twice: those are left to the table."""
+    shares = summary.range_shares
+    if not shares:
+        return None
+    coloured = {name: f"range-{place % RANGE_COLOURS}" for place, name in enumerate(shares)}
+    drawn = None
+    if sum(shares.values()) <= 1:
+        drawn = charts.stacked_bar(
+            [(name, coloured[name], share) for name, share in shares.items()], label="A step by range"
+        )
+    rows = [[_keyed(coloured[name], name), words.format_share(share)] for name, share in shares.items()]
+    return join(
+        [
+            drawn,
+            table(["range", "share of a step"], rows[:TOP], caption="A step by the ranges marked in it", numeric={1}),
+        ]
+    )
+
+
+def _keyed(colour: str, label: str) -> Markup:
+    return tag("span", tag("span", class_=f"key {colour}"), label)
+
+
+def findings_section(summary: Summary) -> Markup:
+    """What stands out, the costliest first, each with what to try and the most it can bring."""
+    if not summary.findings:
+        return section("findings", "Findings", tag("p", "Nothing stands out: no detector found a known bottleneck."))
+    lead = "Ranked by the time they cost. The gain is the most that removing all of it can bring (Amdahl's law)."
+    return section("findings", "Findings", [_finding(finding) for finding in summary.findings], lead=lead)
+
+
+def _finding(finding: Finding) -> Markup:
+    gain = f"{finding.expected_gain_ratio:.2f}x" if finding.share_of_wall else "–"
+    facts = [("What was seen", finding.evidence), ("What to try", finding.advice), ("Kind", finding.cause)]
+    return tag(
+        "div",
+        tag(
+            "div",
+            gain,
+            tag("small", f"at most, {words.format_share(finding.share_of_wall)} of the time"),
+            class_="gain",
+        ),
+        tag(
+            "div",
+            tag("h3", finding.title),
+            tag("dl", [join([tag("dt", name), tag("dd", text)]) for name, text in facts]),
+        ),
+        class_="finding",
+    )
+
+
+def operators_section(summary: Summary) -> Markup | None:
+    """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
+    tables = [
+        build(summary) for build in (_operators, _kernels, _lines, _syncs, _copies, _launches, _memory, _stragglers)
+    ]
+    shown = [each for each in tables if each]
+    return section("operators", "Operators and kernels", *shown) if shown else None
+
+
+def _operators(summary: Summary) -> Markup | None:
+    on_device = any(row.device_self_ns for row in summary.operators)
+    rows = sorted(summary.operators, key=lambda row: -(row.device_self_ns if on_device else row.self_ns))[:TOP]
+    cells = [
+        [
+            _name(row.name),
+            f"{row.calls:,}",
+            words.format_share(row.share),
+            *(words.format_duration(ns) for ns in (row.device_self_ns, row.device_total_ns, row.self_ns, row.total_ns)),
+        ]
+        for row in rows
+    ]
+    head = ["operator", "calls", "share", "device, self", "device, total", "CPU, self", "CPU, total"]
+    by = "device" if on_device else "CPU"
+    return _table(head, cells, f"Top operators, by {by} time of their own", numeric=range(1, 7))
+
+
+def _kernels(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            _name(row.name),
+            f"{row.calls:,}",
+            words.format_share(row.share),
+            *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
+            "" if row.occupancy < 0 else f"{row.occupancy:.0f}%",
+        ]
+        for row in summary.kernels[:TOP]
+    ]
+    head = ["kernel", "calls", "share", "total", "mean", "longest", "occupancy"]
+    return _table(head, cells, "Top kernels", numeric=range(1, 7))
+
+
+def _lines(summary: Summary) -> Markup | None:
+    rows = sorted(summary.lines, key=lambda row: -(row.device_ns or row.host_ns))[:TOP]
+    cells = [
+        [_name(row.line), f"{row.calls:,}", words.format_duration(row.device_ns), words.format_duration(row.host_ns)]
+        for row in rows
+    ]
+    return _table(["line", "calls", "device", "CPU"], cells, "Your lines of Python", numeric=range(1, 4))
+
+
+def _syncs(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            _name(row.name),
+            _name(row.caused_by or "called directly"),
+            f"{row.calls_per_step:.1f}",
+            words.format_duration(row.total_ns),
+        ]
+        for row in summary.syncs[:TOP]
+    ]
+    return _table(["waiting call", "caused by", "a step", "total"], cells, "Where the host waited", numeric=(2, 3))
+
+
+def _copies(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            row.direction,
+            row.host_memory,
+            f"{row.calls:,}",
+            words.format_bytes(row.bytes),
+            words.format_duration(row.total_ns),
+            f"{row.gb_per_s:.1f} GB/s" if row.gb_per_s else "not recorded",
+        ]
+        for row in summary.copies
+    ]
+    return _table(["direction", "host memory", "calls", "bytes", "total", "rate"], cells, "Copies", numeric=range(2, 6))
+
+
+def _launches(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            _device(summary, row.rank, row.device),
+            f"{row.kernels_per_step:,.0f}",
+            words.format_duration(row.median_kernel_ns),
+            words.format_share(row.short_share),
+            words.format_duration(row.median_delay_ns),
+            f"{row.median_queue_depth:.0f}",
+        ]
+        for row in summary.launches
+    ]
+    head = ["device", "kernels a step", "median kernel", "under 10 µs", "median launch delay", "median queue"]
+    return _table(head, cells, "How kernels were launched", numeric=range(1, 6))
+
+
+def _memory(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            _device(summary, row.rank, row.device),
+            words.format_bytes(row.peak_bytes),
+            words.format_bytes(row.growth_bytes_per_step),
+            f"{row.allocations:,}",
+            f"{row.driver_calls:,}",
+        ]
+        for row in summary.memory
+    ]
+    return _table(
+        ["where", "peak", "growth a step", "allocations", "driver calls"], cells, "Memory", numeric=range(1, 5)
+    )
+
+
+def _stragglers(summary: Summary) -> Markup | None:
+    cells = [
+        [
+            f"rank {row.rank}",
+            words.format_duration(row.work_ns),
+            words.format_duration(row.excess_ns),
+            words.format_share(row.share_of_step),
+        ]
+        for row in summary.stragglers
+    ]
+    head = ["rank", "own work a step", "longer than the median", "share of a step"]
+    return _table(head, cells, "Ranks beside each other", numeric=range(1, 4))
+
+
+def _device(summary: Summary, rank: int, device: int) -> str:
+    where = "host" if device < 0 else f"device {device}"
+    return f"rank {rank}, {where}" if len(summary.ranks) > 1 else where
+
+
+def _name(name: str) -> Markup:
+    """A name shortened for reading; the whole one appears on pointing at it."""
+    short = short_name(name)
+    return tag(
+        "code",
+        short if len(short) <= 120 else f"{short[:119]}…",
+        title=name[:2000] if short != name or len(name) > 120 else None,
+    )
+
+
+def _table(head: list[str], cells: Sequence[Sequence[str]], caption: str, *, numeric: Sequence[int]) -> Markup | None:
+    return table(head, cells, caption=caption, numeric=set(numeric)) if cells else None
