@@ -19,7 +19,16 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Marku
         pieces.append(tag("rect", x=_percent(left), y=0, width=_percent(share), height=38, class_=colour))
         if share >= 0.08:
             middle = _percent(left + share / 2)
-            pieces.append(tag("text", words.format_share(share), x=middle, y=24, class_="inside", text_anchor="middle"))
+            pieces.append(
+                tag(
+                    "text",
+                    words.format_share(share),
+                    x=middle,
+                    y=24,
+                    class_=f"inside on-{colour}",
+                    text_anchor="middle",
+                )
+            )
         pieces[-1] = tag("g", pieces[-1], title)
         left += share
     return tag("svg", tag("title", label), pieces, role="img", height=38)
@@ -30,17 +39,13 @@ def criterion_bar(criterion: CriterionResult) -> Markup:
     value = criterion.value or 0.0
     low, high = (value if bound is None else bound for bound in (criterion.low, criterion.high))
     end = words.scale_end(criterion)
+    colour = {True: "fill-good", False: "fill-bad", None: "fill-value"}[criterion.holds]
     drawn = [
         tag("rect", x=0, y=4, width="100%", height=14, class_="ground"),
+        tag("rect", x=0, y=4, width=_percent(low / end), height=14, class_=colour),
         tag(
-            "rect",
-            x=0,
-            y=4,
-            width=_percent(low / end),
-            height=14,
-            class_="fill-good" if criterion.holds else "fill-bad",
+            "rect", x=_percent(low / end), y=4, width=_percent((high - low) / end), height=14, class_=f"{colour} unsure"
         ),
-        tag("rect", x=_percent(low / end), y=4, width=_percent((high - low) / end), height=14, class_="fill-unsure"),
     ]
     if criterion.target is not None:
         place = _percent(criterion.target / end)

@@ -60,13 +60,13 @@ def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
     """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
     room = max(22, sheet.width // 3 - 3)
     bar = sheet.bar(low=share, high=share, end=1.0, width=max(6, sheet.width - room - 22))
-    sheet.path(f"{_fit(sheet, label, room):{room}} {bar} {words.format_share(share):>6} {figure:>9}", indent=2)
+    sheet.path(f"{_fit(sheet, label, room):{room}} {bar} {words.format_share_column(share):>6} {figure:>9}", indent=2)
 
 
 def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
     """`41.2%  figure ███ name`: a short bar leaves room for the long names of kernels, operators and lines."""
     bar = sheet.bar(low=share, high=share, end=1.0, width=8)
-    lead = f"{words.format_share(share):>6} {figure:>9} {bar} "
+    lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
     sheet.path(sheet.safe(lead) + _fit(sheet, name, sheet.width - len(lead) - 2), indent=1)
 
 

@@ -60,7 +60,7 @@ def _wall_bar(summary: Summary) -> Markup:
     rows = [
         [
             _keyed(part.colour, part.label),
-            words.format_share(part.share),
+            words.format_share_column(part.share),
             words.format_duration(part.ns),
             part.explained,
         ]
@@ -104,7 +104,7 @@ def _range_bar(summary: Summary) -> Markup | None:
         drawn = charts.stacked_bar(
             [(name, coloured[name], share) for name, share in shares.items()], label="A step by range"
         )
-    rows = [[_keyed(coloured[name], name), words.format_share(share)] for name, share in shares.items()]
+    rows = [[_keyed(coloured[name], name), words.format_share_column(share)] for name, share in shares.items()]
     return join(
         [
             drawn,
@@ -147,11 +147,11 @@ def _finding(finding: Finding) -> Markup:
 
 def operators_section(summary: Summary) -> Markup | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
-    tables = [
-        build(summary) for build in (_operators, _kernels, _lines, _syncs, _copies, _launches, _memory, _stragglers)
-    ]
-    shown = [each for each in tables if each]
-    return section("operators", "Operators and kernels", *shown) if shown else None
+    wide = [build(summary) for build in (_operators, _kernels, _lines)]
+    small = [build(summary) for build in (_syncs, _copies, _launches, _memory, _stragglers)]
+    if not any(wide) and not any(small):
+        return None
+    return section("operators", "Operators and kernels", *wide, tag("div", small, class_="pair"))
 
 
 def _operators(summary: Summary) -> Markup | None:
@@ -161,7 +161,7 @@ def _operators(summary: Summary) -> Markup | None:
         [
             _name(row.name),
             f"{row.calls:,}",
-            words.format_share(row.share),
+            words.format_share_column(row.share),
             *(words.format_duration(ns) for ns in (row.device_self_ns, row.device_total_ns, row.self_ns, row.total_ns)),
         ]
         for row in rows
@@ -176,7 +176,7 @@ def _kernels(summary: Summary) -> Markup | None:
         [
             _name(row.name),
             f"{row.calls:,}",
-            words.format_share(row.share),
+            words.format_share_column(row.share),
             *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
             "" if row.occupancy < 0 else f"{row.occupancy:.0f}%",
         ]
@@ -229,7 +229,7 @@ def _launches(summary: Summary) -> Markup | None:
             _device(summary, row.rank, row.device),
             f"{row.kernels_per_step:,.0f}",
             words.format_duration(row.median_kernel_ns),
-            words.format_share(row.short_share),
+            words.format_share_column(row.short_share),
             words.format_duration(row.median_delay_ns),
             f"{row.median_queue_depth:.0f}",
         ]
@@ -261,7 +261,7 @@ def _stragglers(summary: Summary) -> Markup | None:
             f"rank {row.rank}",
             words.format_duration(row.work_ns),
             words.format_duration(row.excess_ns),
-            words.format_share(row.share_of_step),
+            words.format_share_column(row.share_of_step),
         ]
         for row in summary.stragglers
     ]

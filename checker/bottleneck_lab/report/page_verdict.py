@@ -40,7 +40,7 @@ def section(anchor: str, title: str, *children: str | Sequence[str | None] | Non
 
 def verdict_section(verdict: Verdict) -> Markup:
     """Every criterion of the newest attempt, and what to do next."""
-    lead = f"{verdict.outcome}: {words.headline(verdict)}. {verdict.summary}"
+    lead = f"{verdict.outcome}: {words.headline(verdict)}."
     advice = _list("What to do next", verdict.advice)
     notes = _list("Worth knowing", verdict.notes)
     return section("verdict", "The check", [_criterion(each) for each in verdict.criteria], advice, notes, lead=lead)

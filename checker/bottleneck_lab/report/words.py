@@ -55,6 +55,11 @@ def format_share(share: float) -> str:
     return f"{percent:.0f}%" if percent == int(percent) else f"{percent:.1f}%"
 
 
+def format_share_column(share: float) -> str:
+    """A share (0–1) as a percentage with one decimal, always, so that a column lines up."""
+    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
 def format_duration(ns: float) -> str:
     """Nanoseconds in the unit that leaves one to three digits before the point."""
     for size, unit in _DURATIONS:
