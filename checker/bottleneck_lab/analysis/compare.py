@@ -123,7 +123,7 @@ def _figures(summary: Summary) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {("step", "time"): float(np.median(_steps(summary)))}
     for use in summary.devices:
         for cause in use.gap_causes:
-            key = ("gap", cause.cause)
+            key = ("gap", str(cause.cause))
             found[key] = found.get(key, 0) + cause.idle_ns / per / len(summary.devices)
         for name in ("idle_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns"):
             key = ("device", name.removesuffix("_ns"))

@@ -9,7 +9,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
 from bottleneck_lab.analysis.host import HostView, view_host
 from bottleneck_lab.analysis.window import Window, find_window
-from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, make_table, take
 
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
@@ -51,8 +51,6 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
 def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
     """The operators of a capture without an accelerator, as the work of the CPU: what runs inside input ranges is input, not work."""
-    from bottleneck_lab.trace.timeline import make_table
-
     ops = timeline.operators
     busy = iv.subtract(iv.union(ops.start, ops.end), host.input)
     return make_table(
@@ -62,14 +60,14 @@ def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
 
 def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
     """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
-    found = []
+    found: list[DeviceUse] = []
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         mine = take(timeline.device, timeline.device.rank == rank)
         host = view_host(timeline, rank, mine)
         rows = mine if len(mine) else cpu_rows(timeline, host)
-        for device in np.unique(rows.device).tolist():
-            found.append(_use(timeline, rank, take(rows, rows.device == device), host, window))
+        devices = np.unique(rows.device).tolist()
+        found.extend(_use(timeline, rank, take(rows, rows.device == device), host, window) for device in devices)
     return found
 
 

@@ -189,14 +189,19 @@ def _copies(seen: Evidence) -> list[Finding]:
     found = []
     if share >= COPY_SHARE:
         moved = sum(row.bytes for row in seen.copies)
-        evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / 1e6:.1f} MB in {sum(r.calls for r in seen.copies)} copies."
-        advice = "Copy from pinned memory with non_blocking=True on a stream of its own, send smaller types (uint8 images), and keep on the device what is used again."
+        count = sum(row.calls for row in seen.copies)
+        evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / 1e6:.1f} MB in {count} copies."
+        advice = (
+            "Copy from pinned memory with non_blocking=True on a stream of its own, send smaller types (uint8 images), "
+            "and keep on the device what is used again."
+        )
         found.append(
             _finding("copy-exposed", "Copies are not hidden behind computation", evidence, "copy-bound", advice, share)
         )
     if pageable and pageable_share >= COPY_SHARE:
         rows = max(pageable, key=lambda r: r.total_ns)
-        evidence = f"{sum(r.calls for r in pageable)} copies use pageable memory and take {pageable_share:.0%} of the time, at {rows.gb_per_s:.1f} GB/s."
+        count = sum(r.calls for r in pageable)
+        evidence = f"{count} copies use pageable memory and take {pageable_share:.0%} of the time, at {rows.gb_per_s:.1f} GB/s."
         advice = "Pin the host's buffers (pin_memory=True in the DataLoader): pinned copies are faster and need not block the host."
         found.append(
             _finding(

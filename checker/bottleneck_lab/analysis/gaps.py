@@ -20,6 +20,9 @@ from bottleneck_lab.trace.timeline import DeviceTable, Timeline
 Cause = Literal["input", "launch", "synchronisation", "copy", "communication", "unknown"]
 CAUSES: tuple[Cause, ...] = ("communication", "input", "synchronisation", "copy", "launch", "unknown")
 
+TOGETHER_NS = 20_000
+"""A copy call and a wait closer than this belong to one operator."""
+
 SAID: dict[str, str] = {
     "input": "the launching thread was waiting for, or making, the next batch",
     "launch": "the host had not yet launched the next kernel: it was running Python, operators and launch calls",
@@ -54,7 +57,7 @@ def explain_gaps(
     timeline: Timeline, rows: DeviceTable, idle: iv.Intervals, host: HostView, window: Window, largest: int = 20
 ) -> tuple[list[GapCause], list[Gap]]:
     """(idle time by cause, largest first; the largest gaps) of one device. The causes sum to `idle.total`."""
-    parts = attribute(rows, idle, host)
+    parts = attribute(idle, host)
     shares = np.stack([iv.covered_before(p, idle.end) - iv.covered_before(p, idle.start) for p in parts.values()])
     main = shares.argmax(axis=0) if len(idle.start) else np.empty(0, dtype=np.int64)
     names = tuple(parts)
@@ -79,7 +82,7 @@ def explain_gaps(
     return sorted(causes, key=lambda c: -c.idle_ns), found
 
 
-def attribute(rows: DeviceTable, idle: iv.Intervals, host: HostView) -> dict[Cause, iv.Intervals]:
+def attribute(idle: iv.Intervals, host: HostView) -> dict[Cause, iv.Intervals]:
     """The idle time, split into disjoint parts by cause; together they are exactly `idle`."""
     parts: dict[Cause, iv.Intervals] = {}
     left = idle
@@ -107,15 +110,23 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
 
     A wait that was still open when the device ran dry, or ended within the gap, kept the host from launching ahead: the whole gap follows from it.
     """
-    if not len(left.start) or not len(host.sync.start):
+    waits = _waits(host)
+    if not len(left.start) or not len(waits.start):
         return iv.NONE
     gap = np.searchsorted(idle.start, left.start, side="right") - 1
     begin, stop = idle.start[gap], idle.end[gap]
-    index = np.searchsorted(host.sync.end, begin, side="left")
-    inside = index < len(host.sync.end)
-    safe = np.minimum(index, len(host.sync.end) - 1)
-    keep = inside & (host.sync.start[safe] <= begin) & (host.sync.end[safe] <= stop)
+    index = np.searchsorted(waits.end, begin, side="left")
+    inside = index < len(waits.end)
+    safe = np.minimum(index, len(waits.end) - 1)
+    keep = inside & (waits.start[safe] <= begin) & (waits.end[safe] <= stop)
     return iv.Intervals(left.start[keep], left.end[keep])
+
+
+def _waits(host: HostView) -> iv.Intervals:
+    """Waits with the copy calls right before them: `.item()` is a copy to the host and then a wait for it, and both block."""
+    joined = iv.close_holes(iv.join(host.sync, host.copy), TOGETHER_NS)
+    waited = iv.covered_before(host.sync, joined.end) > iv.covered_before(host.sync, joined.start)
+    return iv.Intervals(joined.start[waited], joined.end[waited])
 
 
 def _reach(host: HostView) -> iv.Intervals:

@@ -25,7 +25,8 @@ _COPY_RANGE = re.compile(
     re.IGNORECASE,
 )
 _COMMUNICATION = re.compile(
-    r"^(?:gloo:|mpi:|c10d::barrier|(?:#+ )?(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|barrier|gradient[ _-]sync|wait[ _-]for[ _-](?:gradients|ranks)))",
+    r"^(?:gloo:|mpi:|c10d::barrier"
+    r"|(?:#+ )?(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|barrier|gradient[ _-]sync|wait[ _-]for[ _-](?:gradients|ranks)))",
     re.IGNORECASE,
 )
 SYNC_CALL = re.compile(

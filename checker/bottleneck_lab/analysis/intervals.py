@@ -80,6 +80,14 @@ def join(*parts: Intervals) -> Intervals:
     return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
 
 
+def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
+    """The intervals with holes of up to `longest_ns` between them filled."""
+    if not len(intervals.start):
+        return intervals
+    wide = intervals.start[1:] - intervals.end[:-1] > longest_ns
+    return Intervals(intervals.start[np.concatenate(([True], wide))], intervals.end[np.concatenate((wide, [True]))])
+
+
 def covered_before(intervals: Intervals, times: Ints) -> Ints:
     """How much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is the difference of two of these."""
     if not len(intervals.start):

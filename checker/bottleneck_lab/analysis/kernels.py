@@ -27,8 +27,8 @@ class KernelRow(msgspec.Struct, frozen=True):
 
 
 class LaunchUse(msgspec.Struct, frozen=True):
-    """How kernels reach a device. `delay` runs from the start of the launching call to the start of the kernel; `queue_depth` counts kernels launched and not yet
-    started at each launch."""
+    """How kernels reach a device. `delay` runs from the start of the launching call to the start of the kernel; `queue_depth` counts, at each launch,
+    the kernels launched and not yet started."""
 
     rank: int
     device: int
@@ -78,7 +78,7 @@ def kernel_rows(device: DeviceTable) -> DeviceTable:
 
 def _occupancy(rows: DeviceTable, index: int) -> float:
     value = float(rows.occupancy[index])
-    return value if value == value else -1.0
+    return -1.0 if np.isnan(value) else value
 
 
 def find_launches(timeline: Timeline) -> list[LaunchUse]:

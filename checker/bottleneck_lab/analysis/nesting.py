@@ -52,7 +52,8 @@ def nest(table: HostTable) -> Tree:
 def lanes(table: HostTable) -> Ints:
     """A small number for each (rank, thread)."""
     keys = table.rank.astype(np.int64) << 32 | table.thread
-    return np.unique(keys, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    numbers: Ints = np.unique(keys, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return numbers
 
 
 def _parents(begin: Ints, depth: SmallInts) -> SmallInts:

@@ -125,7 +125,15 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
     whole = max(int(ranking.sum()), 1)
     best = [i for i in np.argsort(-ranking, kind="stable")[:top].tolist() if times[i]]
     return [
-        OperatorRow(timeline.strings[i], int(times[i]), *(int(s[i]) for s in sums), share=int(ranking[i]) / whole)
+        OperatorRow(
+            name=timeline.strings[i],
+            calls=int(times[i]),
+            self_ns=int(sums[0][i]),
+            total_ns=int(sums[1][i]),
+            device_self_ns=int(sums[2][i]),
+            device_total_ns=int(sums[3][i]),
+            share=int(ranking[i]) / whole,
+        )
         for i in best
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.timeline import DeviceTable, Direction, HostMemory, HostTable, Kind, MemoryTable, Timeline
@@ -33,7 +34,8 @@ class Rows(msgspec.Struct, frozen=True):
 def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> Rows:
     """The rows of one SELECT over the tables device, runtime, operators, ranges, python and memory.
 
-    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text names are filled. UsageError when the statement is wrong or writes.
+    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text names are filled.
+    UsageError when the statement is wrong, writes, or takes more than about a minute.
     """
     connection = sqlite3.connect(":memory:")
     try:
@@ -69,17 +71,17 @@ def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, want
         connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', _rows(columns))
 
 
-def _rows(columns: dict[str, np.ndarray[Any, Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
+def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
     """Rows as Python values, a batch of columns at a time: a million rows never exist as objects at once."""
     length = len(columns["start"])
     for first in range(0, length, batch):
         yield from zip(*(values[first : first + batch].tolist() for values in columns.values()), strict=True)
 
 
-def columns_of(timeline: Timeline, name: str) -> dict[str, np.ndarray[Any, Any]]:
+def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
     """A table as plain columns: names as text, enumerations as words, a duration."""
     table: AnyTable = getattr(timeline, name)
-    columns: dict[str, np.ndarray[Any, Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
         values = getattr(table, column.name)
@@ -92,12 +94,12 @@ def columns_of(timeline: Timeline, name: str) -> dict[str, np.ndarray[Any, Any]]
 _WORDS: dict[str, Any] = {"kind": Kind, "direction": Direction, "host_memory": HostMemory}
 
 
-def _worded(column: str, values: np.ndarray[Any, Any], strings: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _worded(column: str, values: NDArray[Any], strings: NDArray[Any]) -> NDArray[Any]:
     if column == "name":
-        return strings[values]
+        return np.asarray(strings[values])
     if column in _WORDS:
         words = np.array([member.name.lower() for member in _WORDS[column]], dtype=object)
-        return words[values]
+        return np.asarray(words[values])
     return values
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import Kind, Timeline
 
 
@@ -38,15 +40,11 @@ def find_stragglers(timeline: Timeline) -> list[Straggler]:
 
 
 def _span(timeline: Timeline, rank: int) -> int:
-    from bottleneck_lab.analysis.window import find_window
-
     return find_window(timeline, rank).length
 
 
-def _waiting(timeline: Timeline, communicating: np.ndarray, rows: np.ndarray) -> int:  # type: ignore[type-arg]
+def _waiting(timeline: Timeline, communicating: NDArray[np.bool_], rows: NDArray[np.bool_]) -> int:
     """Exposed communication of a rank, ns."""
-    from bottleneck_lab.analysis import intervals as iv
-
     device = timeline.device
     other = rows & ~communicating
     return iv.subtract(

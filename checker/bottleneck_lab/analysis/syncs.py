@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host import SYNC_CALL, named
-from bottleneck_lab.analysis.operators import OPERATOR, PYTHON, CallTree
+from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.window import step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline, take
 
@@ -48,27 +49,22 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     return sorted(found, key=lambda row: -row.total_ns)
 
 
-def _is_wait(timeline: Timeline, calls: CallTree) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return named(timeline, calls.table, SYNC_CALL) & (calls.layer != PYTHON) & (calls.layer != OPERATOR)
+def _is_wait(timeline: Timeline, calls: CallTree) -> NDArray[np.bool_]:
+    waits: NDArray[np.bool_] = named(timeline, calls.table, SYNC_CALL) & (calls.layer == RUNTIME)
+    return waits
 
 
 def _causes(timeline: Timeline, calls: CallTree) -> list[str]:
     """For each wait, the outermost operator above it."""
-    parent = calls.tree.parent.tolist()
-    layer = calls.layer.tolist()
-    names = calls.table.name.tolist()
-    found = []
-    for row in np.flatnonzero(_is_wait(timeline, calls)).tolist():
-        cause, above = "", parent[row]
-        while above >= 0:
-            if layer[above] == OPERATOR:
-                cause = timeline.strings[names[above]]
-            above = parent[above]
-        found.append(cause)
-    return found
+    above = calls.tree.parent[np.flatnonzero(_is_wait(timeline, calls))]
+    outermost = np.full(len(above), -1)
+    while (above >= 0).any():
+        outermost = np.where((above >= 0) & (calls.layer[above] == OPERATOR), above, outermost)
+        above = np.where(above >= 0, calls.tree.parent[above], -1)
+    return [timeline.strings[int(calls.table.name[row])] if row >= 0 else "" for row in outermost.tolist()]
 
 
-def _within(rows: HostTable, steps: HostTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
     """Whether a row starts inside a step; everything does where there are no steps."""
     if not len(steps):
         return np.ones(len(rows), dtype=bool)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -53,12 +53,12 @@ class EventStream:
             buffer = rest + fresh
             events, used, ended = self._take(buffer, final=not fresh)
             if not used and not fresh and not ended:
-                self._fail("ends in the middle of its events")
+                raise self._error("ends in the middle of its events")
             rest = buffer[used:]
             if events:
                 yield events
             if len(rest) > max(EVENT_LIMIT_BYTES, limit):
-                self._fail(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
+                raise self._error(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
         self._take_tail(rest)
 
     @property
@@ -68,7 +68,7 @@ class EventStream:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             found = msgspec.json.decode(_without_bare_numbers(text))
             return found if isinstance(found, dict) else {}
-        self._fail("does not end as a JSON object should")
+        raise self._error("does not end as a JSON object should")
 
     def _skip_head(self) -> bytes:
         """Reads up to the opening bracket of the events and returns what was read behind it."""
@@ -81,7 +81,7 @@ class EventStream:
                 self._head = buffer[: start - 1]
                 return buffer[start:]
             if not fresh or len(buffer) > EVENT_LIMIT_BYTES:
-                self._fail(_describe(buffer))
+                raise self._error(_describe(buffer))
 
     def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
         """Events at the start of `buffer`, bytes used, and whether the array ended there."""
@@ -113,17 +113,17 @@ class EventStream:
         for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 return self._decode_piece(mended)
-        self._fail("holds events that are no valid JSON")
+        raise self._error("holds events that are no valid JSON")
 
     def _take_tail(self, rest: bytes) -> None:
         while fresh := self._read(self._chunk_bytes):
             rest += fresh
             if len(rest) > EVENT_LIMIT_BYTES:
-                self._fail(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB behind its events")
+                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB behind its events")
         self._tail = rest if self._head else b""
 
-    def _fail(self, what: str) -> NoReturn:
-        raise CaptureError(
+    def _error(self, what: str) -> CaptureError:
+        return CaptureError(
             f"{self._source.name} {what}.",
             "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program end by itself.",
         )

@@ -314,8 +314,8 @@ def _threads(
         pid, tid = key >> 32, key & 0xFFFFFFFF
         name = columns.thread_names.get((pid, tid), "")
         threads.append(Thread(rank, columns.processes.order[pid], columns.tids.order[tid], name))
-    inverse = inverse.astype(np.int32).reshape(-1)
-    return inverse[: len(spans)], inverse[len(spans) :], tuple(threads)
+    numbers = inverse.astype(np.int32).reshape(-1)
+    return numbers[: len(spans)], numbers[len(spans) :], tuple(threads)
 
 
 def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> DeviceTable:

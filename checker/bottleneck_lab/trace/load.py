@@ -20,7 +20,8 @@ from bottleneck_lab.trace.timeline import Timeline
 Result = TypeVar("Result")
 
 GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, isal_zlib.error)
+_ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
+_GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 
 def load(path: Path | str) -> Timeline:
@@ -52,7 +53,7 @@ def _load_plain(path: Path) -> Timeline:
 
 
 def _load_gzip(path: Path) -> Timeline:
-    with igzip.open(path, "rb") as file:
+    with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]
         return read_kineto(file.read, path)
 
 

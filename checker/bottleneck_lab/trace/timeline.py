@@ -205,10 +205,7 @@ def sort_table(table: Table) -> Table:
     end = getattr(table, "end", None)
     if len(start) < 2:
         return table
-    if end is None:
-        order = np.argsort(start, kind="stable")
-    else:
-        order = np.lexsort((-end, start))
+    order = np.argsort(start, kind="stable") if end is None else np.lexsort((-end, start))
     return take(table, order)
 
 
