@@ -123,7 +123,7 @@ class Lab(msgspec.Struct, frozen=True):
 
     def content_hash(self) -> str:
         """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
-        return hash_files({f"{root.name}/{file.relative_to(root)}": file for root in (self.path, self.solution) for file in files_below(root)})
+        return hash_files({f"{root.parent.name}/{file.relative_to(root)}": file for root in (self.path, self.solution) for file in files_below(root)})
 
 
 def files_below(root: Path) -> list[Path]:

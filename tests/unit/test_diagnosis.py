@@ -1,0 +1,98 @@
+"""What a learner says is graded against the solution and against the learner's own capture."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.grading.diagnosis import grade_diagnosis
+
+CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
+WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
+CEILING = QuestionSpec("ceiling", "ratio", "How much at most?", from_capture="amdahl", tolerance=0.1)
+GAIN = QuestionSpec("gain", "ratio", "What will it bring?", predicts_gain=True)
+WORDS = QuestionSpec("words", "text", "Why?")
+FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5}
+
+
+def grade(question, answer, figures=FIGURES, solution=None):
+    answers = {} if answer is None else {question.id: answer}
+    results, _ = grade_diagnosis([question], answers, solution or {"cause": "input"}, figures)
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (CAUSE, "input"),
+        (WAIT, 0.6),
+        (WAIT, 0.7),
+        (WAIT, 0.5),
+        (CEILING, 2.75),
+        (CEILING, 2.25),
+        (GAIN, 1),
+        (WORDS, "because"),
+    ],
+)
+def test_a_right_answer_holds(question, answer):
+    result = grade(question, answer)
+    assert result.holds
+    assert result.kind == "diagnosis"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "sentence"),
+    [
+        (CAUSE, "launch", "'launch' is not what this workload shows"),
+        (CAUSE, "magic", "none of the choices: input, launch"),
+        (CAUSE, 3, "none of the choices"),
+        (CAUSE, ["input"], "none of the choices"),
+        (CAUSE, None, "Not answered yet"),
+        (CAUSE, "  ", "Not answered yet"),
+        (WAIT, 0.72, r"Your capture shows 0.60 \(60%\); you wrote 0.72"),
+        (WAIT, 60, "write 0.6 for 60%"),
+        (WAIT, "60%", "plain number"),
+        (WAIT, True, "plain number"),
+        (WAIT, float("nan"), "plain number"),
+        (CEILING, 2.8, r"Your capture shows 2.50×; you wrote 2.80×"),
+        (GAIN, 0.5, "at least 1"),
+        (GAIN, "", "Not answered yet"),
+        (WORDS, 4, "Write a text"),
+    ],
+)
+def test_a_wrong_answer_says_why(question, answer, sentence):
+    result = grade(question, answer)
+    assert result.holds is False
+    assert re.search(sentence, result.sentence)
+
+
+def test_a_number_off_a_capture_needs_one():
+    assert "lab profile" in grade(WAIT, 0.6, figures=None).sentence
+    assert "does not show `data_wait_share`" in grade(WAIT, 0.6, figures={}).sentence
+
+
+def test_a_choice_that_the_solution_leaves_open_only_has_to_be_given():
+    assert grade(CAUSE, "launch", solution={"other": "x"}).holds
+
+
+def test_the_prediction_is_handed_on_unmeasured():
+    _, prediction = grade_diagnosis([CAUSE, GAIN], {"gain": 2}, {}, None)
+    assert prediction is not None
+    assert (prediction.predicted, prediction.measured) == (2.0, None)
+
+
+@pytest.mark.parametrize("answer", [None, "", "2", 0.5, float("inf"), True])
+def test_an_unusable_prediction_is_none(answer):
+    assert grade_diagnosis([GAIN], {"gain": answer}, {}, None)[1] is None
+
+
+@given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text()), st.dates()))
+def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
+    for question in (CAUSE, WAIT, CEILING, GAIN, WORDS):
+        result = grade(question, answer)
+        assert isinstance(result.holds, bool)
+        assert result.sentence
