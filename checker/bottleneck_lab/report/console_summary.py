@@ -60,14 +60,14 @@ def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
     """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
     room = max(22, sheet.width // 3 - 3)
     bar = sheet.bar(low=share, high=share, end=1.0, width=max(6, sheet.width - room - 22))
-    sheet.path(f"{_fit(sheet, label, room):{room}} {bar} {words.format_share_column(share):>6} {figure:>9}", indent=2)
+    sheet.path(f"{sheet.fit(label, room):{room}} {bar} {words.format_share_column(share):>6} {figure:>9}", indent=2)
 
 
 def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
     """`41.2%  figure ███ name`: a short bar leaves room for the long names of kernels, operators and lines."""
     bar = sheet.bar(low=share, high=share, end=1.0, width=8)
     lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
-    sheet.path(sheet.safe(lead) + _fit(sheet, name, sheet.width - len(lead) - 2), indent=1)
+    sheet.path(sheet.safe(lead) + sheet.fit(name, sheet.width - len(lead) - 2), indent=1)
 
 
 def _print_biggest(sheet: Sheet, biggest: Part) -> None:
@@ -121,7 +121,7 @@ def _print_gaps(sheet: Sheet, summary: Summary, biggest: Part) -> None:
             words.format_duration(gap.start_ns - summary.start_ns),
         )
         after = f", until {short_name(gap.after)}" if gap.after else ""
-        sheet.path(_fit(sheet, f"{length:>9} at {at}{after}", sheet.width - 4), indent=3)
+        sheet.path(sheet.fit(f"{length:>9} at {at}{after}", sheet.width - 4), indent=3)
 
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:
@@ -163,9 +163,3 @@ def _print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
         sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))
-
-
-def _fit(sheet: Sheet, text: str, room: int) -> str:
-    text = sheet.safe(text).replace("\n", " ")
-    ellipsis = sheet.safe("…")
-    return text if len(text) <= room else text[: room - len(ellipsis)] + ellipsis

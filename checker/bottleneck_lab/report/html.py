@@ -7,10 +7,12 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
+from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.markup import Markup, join, tag
 from bottleneck_lab.report.packing import pack_timeline
+from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
 from bottleneck_lab.report.page_verdict import (
@@ -31,6 +33,7 @@ def render_html(
     summary: Summary | None = None,
     attempts: Sequence[Verdict] = (),
     diagnosis: Sequence[Answered] = (),
+    comparison: Comparison | None = None,
 ) -> str:
     """The whole page. What is not given is left out; `attempts` stand oldest first."""
     verdict = attempts[-1] if attempts else None
@@ -41,6 +44,7 @@ def render_html(
         "Timeline": timeline_section(pack_timeline(timeline), events=timeline.events) if timeline else None,
         "Findings": findings_section(summary) if summary else None,
         "Operators and kernels": operators_section(summary) if summary else None,
+        "Before and after": comparison_section(comparison) if comparison else None,
         "Predicted and measured": prediction_section(verdict) if verdict else None,
         "Your diagnosis": diagnosis_section(diagnosis),
         "Attempts": attempts_section(attempts),

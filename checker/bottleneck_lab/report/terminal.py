@@ -76,21 +76,27 @@ class Sheet:
         start = Text.assemble(" " * indent, (lead, lead_style))
         for part in body.wrap(self.console, room, tab_size=4):
             part.rstrip()
-            self._print(start + part)
+            self.write(start + part)
             start = Text(" " * len(start))
 
     def path(self, text: str, *, indent: int = 0) -> None:
         """A path or command on one line, however long, so that it can be copied."""
-        self._print(Text(" " * indent + self.safe(text)))
+        self.write(Text(" " * indent + self.safe(text)))
 
-    def _print(self, text: Text) -> None:
+    def fit(self, text: str, room: int) -> str:
+        """`text` on one line of at most `room` cells, cut where it is longer."""
+        text, ellipsis = self.safe(text).replace("\n", " "), self.safe("…")
+        return text if len(text) <= room else text[: max(0, room - len(ellipsis))] + ellipsis
+
+    def write(self, text: Text) -> None:
+        """One line as it is, whatever its length."""
         self.console.print(text, soft_wrap=True, highlight=False)
 
     def sides(self, left: Text, right: str) -> None:
         """`left` and `right` at the two ends of a line; below each other where they do not fit."""
         room = self.width - left.cell_len - len(right) - 1
         if room > 0:
-            self._print(left + Text(" " * room + right, style="dim"))
+            self.write(left + Text(" " * room + right, style="dim"))
         else:
             self.line(left)
             self.line(right, style="dim", indent=2)

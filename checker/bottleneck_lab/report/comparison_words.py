@@ -1,0 +1,46 @@
+"""What the terminal and the page say about two captures side by side."""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.report import words
+
+GROUPS = {
+    "step": "The step",
+    "device": "What the device did",
+    "gap": "Why it stood idle",
+    "range": "Ranges",
+    "operator": "Operators",
+    "kernel": "Kernels",
+    "copy": "Copies",
+    "sync": "Waits of the host",
+}
+
+ALWAYS = ("step", "device", "gap", "range")
+"""Groups of which every figure is shown; of the others only what changed by more than the noise."""
+
+TOP = 8
+
+_OUTCOMES = {
+    "better": "faster",
+    "worse": "slower",
+    "same": "no difference beyond the noise",
+    "unclear": "too noisy to say",
+}
+
+
+def describe_speedup(comparison: Comparison) -> str:
+    """The ratio of the step times, its interval, and what it means."""
+    interval = f"{comparison.speedup_low:.2f}x to {comparison.speedup_high:.2f}x"
+    return f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]} (95% interval {interval})"
+
+
+def format_change_time(ns: float) -> str:
+    """A time before or after; a dash for what is not there at all."""
+    return words.format_duration(ns) if ns else "–"
+
+
+def shown_changes(comparison: Comparison, group: str) -> list[Change]:
+    """The changes of one group that are worth a line."""
+    changes = [change for change in comparison.changes if change.group == group]
+    return [change for change in changes if group in ALWAYS or change.outcome != "same"][:TOP]

@@ -1,0 +1,55 @@
+"""Two captures side by side in the terminal: what got better, what got worse, what is only noise."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.comparison_words import GROUPS, describe_speedup, format_change_time, shown_changes
+from bottleneck_lab.report.terminal import Sheet
+
+_STYLES = {"better": "green", "worse": "red", "same": "", "unclear": "yellow"}
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """What `lab compare` prints: the step first, then every part of it that changed by more than the noise."""
+    sheet = Sheet(console)
+    style = _STYLES[comparison.outcome]
+    sheet.rule(style)
+    sheet.line(describe_speedup(comparison), style=f"bold {style}".strip(), indent=1)
+    sheet.rule(style)
+    _print_doubts(sheet, comparison)
+    for group, title in GROUPS.items():
+        changes = shown_changes(comparison, group)
+        if changes:
+            sheet.heading(title)
+        for change in changes:
+            _print_change(sheet, change)
+    for title, found in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new)):
+        if found:
+            sheet.heading(title)
+            sheet.line(", ".join(found), indent=1)
+
+
+def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:
+    if comparison.emulated:
+        sheet.line(words.EMULATED, indent=1, style="yellow")
+    for reason in comparison.reasons:
+        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    sheet.line("Times are per step.", indent=1, style="dim")
+
+
+def _print_change(sheet: Sheet, change: Change) -> None:
+    """`better  1.92x  175 ms → 91 ms  name`, with the name cut to the width."""
+    before, after = format_change_time(change.before), format_change_time(change.after)
+    ratio = f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
+    figures = sheet.safe(f"{ratio:>8} {before:>9} → {after:<9} ")
+    room = sheet.width - len(figures) - 9
+    sheet.write(
+        Text.assemble(
+            (f" {change.outcome:7}", _STYLES[change.outcome]), figures, sheet.fit(short_name(change.what), room)
+        )
+    )

@@ -1,0 +1,41 @@
+"""The page's section about another capture: what changed since."""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.comparison_words import GROUPS, describe_speedup, format_change_time, shown_changes
+from bottleneck_lab.report.markup import Markup, table, tag
+from bottleneck_lab.report.page_verdict import section
+
+_STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "unclear": "INCONCLUSIVE"}
+
+
+def comparison_section(comparison: Comparison) -> Markup:
+    """Before and after, by what the time went to."""
+    doubts = [tag("p", f"Unreliable, because {reason}.", class_="warning") for reason in comparison.reasons]
+    tables = [_group(comparison, group, title) for group, title in GROUPS.items()]
+    found = [
+        tag("p", f"{title}: {', '.join(ids)}.")
+        for title, ids in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new))
+        if ids
+    ]
+    lead = f"{describe_speedup(comparison)}. Times are per step."
+    return section("compare", "Before and after", doubts, found, tag("div", tables, class_="pair"), lead=lead)
+
+
+def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
+    rows = [_row(change) for change in shown_changes(comparison, group)]
+    return table(["", "before", "after", "ratio", ""], rows, caption=title, numeric={1, 2, 3}) if rows else None
+
+
+def _row(change: Change) -> list[str]:
+    ratio = f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
+    outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
+    return [
+        short_name(change.what),
+        format_change_time(change.before),
+        format_change_time(change.after),
+        ratio,
+        outcome,
+    ]
