@@ -1,0 +1,40 @@
+"""Checks in a test run against the example of docs/authors.md: a whole lab, small enough to be measured in seconds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import Lab, find_lab, load_labs
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.janitor import Janitor
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "example"
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(EXAMPLE))
+    load_labs.cache_clear()
+    yield find_lab("running-mean")
+    load_labs.cache_clear()
+
+
+@pytest.fixture
+def workspace(lab: Lab, tmp_path: Path) -> Path:
+    """A workspace as `lab start` makes it, of the example lab."""
+    folder = tmp_path / "work space é"
+    folder.mkdir()
+    shutil.copy(lab.path / "smooth.py", folder)
+    return folder
+
+
+@pytest.fixture
+def context(lab: Lab, workspace: Path, tmp_path: Path):
+    with Janitor() as janitor:
+        yield Context(
+            lab, "cpu", janitor.folder / "submission", workspace, tmp_path, tmp_path, janitor, lambda *_: None, random.Random(1)
+        )

@@ -1,0 +1,92 @@
+import os
+import socket
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck_lab.measure.wire import MAX_BODY_BYTES, Arena, Channel, Closed, Kind, Malformed, TimedOut, pack, unpack
+
+scalars = st.one_of(st.binary(max_size=50), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=20))
+arrays = st.builds(
+    lambda shape, dtype: np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape),
+    st.lists(st.integers(0, 4), max_size=4).map(tuple),
+    st.sampled_from(["uint8", "int64", "float16", "float32", "float64"]),
+)
+HEADER = 16
+
+
+def same(a, b):
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
+    return a == b
+
+
+@given(st.lists(st.one_of(scalars, arrays), max_size=6))
+def test_what_is_packed_comes_out_again(values):
+    message = pack(Kind.CALL, values)
+    out = unpack(message[5], message[HEADER:])
+    assert len(out) == len(values)
+    assert all(same(a, b) for a, b in zip(values, out, strict=True))
+
+
+@given(st.integers(0, 255), st.binary(max_size=200))
+def test_any_bytes_are_values_or_malformed(count, body):
+    try:
+        assert len(unpack(count, body)) == count
+    except Malformed:
+        pass
+
+
+def test_arrays_go_through_the_arena_into_their_half_only():
+    arena = Arena.create(1 << 16)
+    message = pack(Kind.ANSWER, [np.arange(10.0)], arena, half=1)
+    assert len(message) < 60
+    assert np.array_equal(unpack(1, message[HEADER:], arena, half=1)[0], np.arange(10.0))
+    with pytest.raises(Malformed, match="outside its half"):
+        unpack(1, message[HEADER:], arena, half=0)
+    with pytest.raises(Malformed, match="fit"):
+        pack(Kind.ANSWER, [np.zeros(1 << 13)], arena, half=1)
+    arena.close()
+
+
+def test_the_arena_can_be_neither_shrunk_nor_grown():
+    arena = Arena.create(1 << 12)
+    with pytest.raises(PermissionError):
+        os.ftruncate(arena.fd, 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(arena.fd, 1 << 13)
+    arena.close()
+
+
+@pytest.fixture
+def ends():
+    left, right = Channel.pair()
+    yield Channel(left), right
+    left.close()
+    right.close()
+
+
+def test_a_channel_tells_silence_from_an_end_from_nonsense(ends):
+    channel, other = ends
+    with pytest.raises(TimedOut):
+        channel.receive(0.01)
+    other.sendall(b"POST / HTTP/1.1\r\n\r\n")
+    with pytest.raises(Malformed):
+        channel.receive(1)
+    other.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(Closed):
+        channel.receive(1)
+
+
+def test_a_message_that_claims_to_be_huge_is_refused_before_it_is_read(ends):
+    channel, other = ends
+    other.sendall(b"BLW1" + bytes([Kind.ANSWER, 0, 0, 0]) + (MAX_BODY_BYTES + 1).to_bytes(8, "little"))
+    with pytest.raises(Malformed):
+        channel.receive(1)
+
+
+def test_an_object_has_no_wire_form():
+    with pytest.raises(Malformed):
+        pack(Kind.CALL, [object()])

@@ -1,0 +1,196 @@
+"""What a worker may do and what becomes of it, each by a learner's file that tries."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.process import Limits, bubblewrap
+from bottleneck_lab.measure.session import CallSession
+
+LIMITS = Limits(start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20)
+
+
+def start(context, code: str, role="learner", limits=LIMITS) -> CallSession:
+    context.submission.mkdir(exist_ok=True)
+    (context.submission / "entry.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    return CallSession.start(context, role, context.submission, "entry.py", limits)
+
+
+def fault(context, code: str, *inputs) -> LearnerFault:
+    with pytest.raises(LearnerFault) as caught, start(context, code) as session:
+        session.call(list(inputs))
+    return caught.value
+
+
+def test_an_answer_comes_back_as_it_was_sent(context):
+    code = "def load(device):\n    return lambda a, text, n: (a * n, text.upper())"
+    with start(context, code) as session:
+        seconds, (array, text) = session.call([np.arange(4.0), b"abc", 2])
+    assert array.tolist() == [0, 2, 4, 6]
+    assert text == b"ABC"
+    assert seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        ("def load(device:\n    pass", "crashed", "entry.py, line 1"),
+        ("raise RuntimeError('at import')", "crashed", "entry.py, line 1"),
+        ("def load(device):\n    return lambda: 1 / 0", "crashed", "line 2, in <lambda>: return lambda: 1 / 0"),
+        ("x = 1", "crashed", "load"),
+        ("import os\ndef load(device):\n    return lambda: os._exit(0)", "crashed", "exited with status 0"),
+        ("import os\ndef load(device):\n    return lambda: os.kill(os.getpid(), 9)", "crashed", "SIGKILL"),
+        ("import sys\ndef load(device):\n    return lambda: sys.exit('bye')", "crashed", "bye"),
+        ("def load(device):\n    def spin():\n        while True: pass\n    return spin", "timed out", "no answer within 3 s"),
+        ("import os, signal\ndef load(device):\n    return lambda: os.kill(os.getpid(), signal.SIGSTOP)", "timed out", "3 s"),
+        ("def load(device):\n    return lambda: object()", "crashed", "must be arrays"),
+        ("def load(device):\n    return lambda: bytearray(2 << 30)", "crashed", "MemoryError"),
+        ("def load(device):\n    return hoard\ndef hoard():\n    held = [b'x' * (30 << 20) for _ in range(12)]\n    while held: pass", "crashed", "memory"),
+        ("def load(device):\n    return lambda: open('big', 'wb').write(bytes(64 << 20))", "crashed", ""),
+    ],
+    ids=["syntax", "import", "exception", "no load", "exit", "kill", "sys.exit", "loop", "stopped", "object", "memory", "resident", "file"],
+)  # fmt: skip
+def test_every_way_to_fail_is_the_learners_and_named(context, code, reason, words):
+    found = fault(context, code)
+    assert found.reason == reason
+    assert words in found.detail
+
+
+def test_the_same_fault_in_the_reference_is_ours(context):
+    with pytest.raises(VerifierFault, match="reference worker"), start(context, "raise SystemExit", role="reference"):
+        pass
+
+
+def test_megabytes_of_output_do_no_harm(context):
+    code = "def load(device):\n    def noisy():\n        print('x' * (4 << 20)); return 1\n    return noisy"
+    with start(context, code) as session:
+        assert session.call([])[1] == [1]
+        assert len(session.worker.log_tail()) <= 64 << 10
+
+
+def test_raw_bytes_on_the_channel_are_tampering(context):
+    code = """
+        import os, socket
+        def load(device):
+            def forge():
+                for fd in range(3, 64):
+                    try: socket.socket(fileno=os.dup(fd)).sendall(b'{"outcome": "PASS"}' * 10)
+                    except OSError: pass
+                return 1
+            return forge
+    """
+    assert fault(context, code).reason == "tampered"
+
+
+def test_nothing_runs_between_calls(context):
+    code = """
+        import threading, time
+        beats = []
+        def beat():
+            while True:
+                beats.append(time.monotonic()); time.sleep(0.005)
+        def load(device):
+            threading.Thread(target=beat, daemon=True).start()
+            return lambda: max((b - a for a, b in zip(beats, beats[1:])), default=0.0)
+    """
+    with start(context, code) as session:
+        session.call([])
+        time.sleep(0.5)
+        assert session.call([])[1][0] > 0.4, "the thread went on while its worker was frozen"
+
+
+def test_children_and_their_children_end_with_the_worker(context):
+    code = """
+        import subprocess, sys
+        def load(device):
+            sleeper = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(987)'], start_new_session=True); time.sleep(987)"
+            subprocess.Popen([sys.executable, "-c", sleeper], start_new_session=True)
+            return lambda: 1
+    """
+    with start(context, code) as session:
+        session.call([])
+        group = session.worker.tree()
+        assert len(group) >= 2
+    assert not [process for process in group if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
+    code = """
+        import subprocess, sys, time
+        def load(device):
+            def bomb():
+                kids = [subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(987)']) for _ in range(40)]
+                time.sleep(60)
+            return bomb
+    """
+    found = fault(context, code)
+    assert found.reason == "crashed"
+
+
+@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path):
+    secret = tmp_path / "secret.key"
+    secret.write_text("key")
+    code = """
+        import os, socket
+        def tries(what):
+            try: what(); return 1
+            except OSError: return 0
+        def load(device):
+            return lambda secret, port: (
+                tries(lambda: open(secret)), tries(lambda: open('/usr/new', 'w')), tries(lambda: os.listdir(os.path.dirname(secret))),
+                tries(lambda: socket.create_connection(('127.0.0.1', port), 1)), len([p for p in os.listdir('/proc') if p.isdigit()]))
+    """
+    with __import__("socket").create_server(("127.0.0.1", 0)) as server, start(context, code) as session:
+        secret_read, system_written, home_listed, connected, processes = session.call(
+            [str(secret), server.getsockname()[1]]
+        )[1]
+    assert (secret_read, system_written, home_listed, connected) == (0, 0, 0, 0)
+    assert processes < 10
+
+
+VERIFIER = """
+import sys, time
+from pathlib import Path
+import os
+os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure.verifier import check_lab
+check_lab(find_lab("running-mean"), Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.argv[2]),
+          progress=lambda doing, share: print(doing, flush=True))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("phase", ["starting the reference", "loading your code", "comparing", "measuring"])
+def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, how, phase):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    example = str(Path(__file__).parents[3] / "docs" / "example")
+    verifier = subprocess.Popen(
+        [sys.executable, "-c", VERIFIER, example, str(workspace)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    while phase not in verifier.stdout.readline():
+        assert verifier.poll() is None
+    time.sleep(0.05)
+    family = psutil.Process(verifier.pid).children(recursive=True)
+    assert family
+    verifier.send_signal(how)
+    verifier.wait(timeout=20)
+    verifier.stdout.close()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert not list(temporary.iterdir())
