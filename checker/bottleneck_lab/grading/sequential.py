@@ -28,8 +28,12 @@ NON_INFERIORITY = 0.97
 """`at least as fast as` is held when the bound reaches this share of the target."""
 
 SELF_TEST_CONFIDENCE = 0.95
-SELF_TEST_PAIRS = 12
-"""Pairs of an A/A test: enough that its interval leaves out the two most extreme pairs on each side."""
+
+SELF_TEST_PAIRS = (12, 24)
+"""Pairs of an A/A test; where the first number does not do, measure on to the second before giving up on the machine."""
+
+SELF_TEST_MARGIN = 0.2
+"""A lab's slow and fixed code are at least 1.5x apart; with the target between them, each is about 1.2x from it."""
 
 
 class State(StrEnum):
@@ -189,8 +193,8 @@ class SelfTest(msgspec.Struct, frozen=True):
     sentence: str
 
 
-def self_test(log_ratios: Sequence[float], margin: float) -> SelfTest:
-    """The A/A test: does the reference, measured against itself, come out equal to within `margin` (0.1 is 10%)?
+def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> SelfTest:
+    """The A/A test: does the reference, measured against itself, come out equal to within `margin` (0.2 is 20%)?
 
     Where it does not, the machine is too noisy, or favours one side, for that margin.
     Raises ValueError with fewer than 6 pairs, which bound nothing.

@@ -1,0 +1,326 @@
+"""How often the statistics of `lab check` err: thousands of simulated checks at known speeds, under five kinds of noise.
+
+    python benchmarks/verdict_simulation.py                  # prints the tables
+    python benchmarks/verdict_simulation.py --write          # also writes them into docs/
+
+Every figure follows from the seed, so that the tables come out the same on every machine. A simulated check is a real one with
+the workers left out: an A/A self-test, then pairs in random order until the sequential test decides. Noise belongs to the moment
+(the slot in which a call runs), never to the code that happens to run in it; a pair is two neighbouring slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bottleneck_lab.grading.sequential import (
+    BLOCKS,
+    PAIRS,
+    SELF_TEST_MARGIN,
+    SELF_TEST_PAIRS,
+    Plan,
+    SequentialTest,
+    State,
+    ever_missed,
+    self_test,
+    shuffled_order,
+)
+from bottleneck_lab.grading.statistics import clopper_pearson
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TARGET = 1.5
+SPEEDS = (0.8, 0.9, 1.0, 1.1, 1.25)
+"""True speed-up, in multiples of the target."""
+LEVELS = {"quiet": 0.02, "loaded": 0.1, "stormy": 0.3}
+"""Scale of the noise: the log of a typical slowdown."""
+PLANS = {"pairs": PAIRS, "blocks": BLOCKS}
+CONFIDENCE = 0.95
+
+Slots = Iterator[float]
+"""Log slowdown of one moment after another, without end."""
+
+
+def normal(rng: random.Random, scale: float) -> Slots:
+    while True:
+        yield rng.gauss(0, scale)
+
+
+def heavy_tailed(rng: random.Random, scale: float) -> Slots:
+    """Student's t with two degrees of freedom: no variance."""
+    while True:
+        yield scale * rng.gauss(0, 1) / math.sqrt(rng.expovariate(1))
+
+
+def stalls(rng: random.Random, scale: float) -> Slots:
+    """Log-normal: never faster than the machine can be, sometimes much slower."""
+    while True:
+        yield scale * rng.lognormvariate(0, 1)
+
+
+def drifting(rng: random.Random, scale: float) -> Slots:
+    """Clocks that sink, and wander while they do."""
+    level = 0.0
+    while True:
+        level += rng.gauss(scale / 20, scale / 2)
+        yield level + rng.gauss(0, scale / 2)
+
+
+def bimodal(rng: random.Random, scale: float) -> Slots:
+    """A neighbour that comes for a while and takes a share of the machine, then goes."""
+    there = False
+    while True:
+        there ^= rng.random() < 0.1
+        yield 3 * scale * there + rng.gauss(0, scale / 2)
+
+
+NOISES: dict[str, Callable[[random.Random, float], Slots]] = {
+    "normal": normal,
+    "heavy-tailed (Student t, 2 d.f.)": heavy_tailed,
+    "stalls (log-normal)": stalls,
+    "drifting": drifting,
+    "bimodal": bimodal,
+}
+
+
+class Cell(NamedTuple):
+    """One kind of check, and what came of its simulated runs."""
+
+    plan: str
+    noise: str
+    level: str
+    speed: float
+    passed: int = 0
+    failed: int = 0
+    undecided: int = 0
+    refused: int = 0
+    pairs: int = 0
+
+    @property
+    def runs(self) -> int:
+        return self.passed + self.failed + self.undecided + self.refused
+
+    @property
+    def wrong(self) -> int:
+        """A pass below the target; a fail on it or above."""
+        return self.passed if self.speed < 1 else self.failed
+
+
+def slowdown(log: float) -> float:
+    """The factor of a log slowdown, kept within what a float can hold: Student's t knows no limits."""
+    return math.exp(max(-100.0, min(100.0, log)))
+
+
+def measure_pairs(rng: random.Random, slots: Slots, speedup: float, n: int) -> list[float]:
+    """Ratios of `n` pairs, reference over learner, each pair in an order of its own."""
+    ratios = []
+    for first, _ in shuffled_order(rng, n):
+        earlier, later = next(slots), next(slots)
+        ratios.append(speedup * slowdown(earlier - later if first == "reference" else later - earlier))
+    return ratios
+
+
+def machine_is_fit(rng: random.Random, slots: Slots) -> bool:
+    """The A/A self-test, measured on where the first pairs do not do."""
+    itself: list[float] = []
+    for pairs in SELF_TEST_PAIRS:
+        itself += [math.log(ratio) for ratio in measure_pairs(rng, slots, 1.0, pairs - len(itself))]
+        if self_test(itself).ok:
+            return True
+    return False
+
+
+def simulate_check(rng: random.Random, slots: Slots, speedup: float, plan: Plan) -> tuple[State | None, int]:
+    """The outcome (None: the self-test refused the machine) and how many pairs it took."""
+    if not machine_is_fit(rng, slots):
+        return None, 0
+    test, ratios = SequentialTest(target=TARGET, plan=plan), []
+    while (decision := test.decide(ratios)).state is State.CONTINUE:
+        ratios += measure_pairs(rng, slots, speedup, decision.wanted)
+    return decision.state, decision.samples
+
+
+def simulate_cell(plan: str, noise: str, level: str, speed: float, runs: int, seed: int) -> Cell:
+    """`runs` simulated checks of one kind; the cell's name is part of its seed, so cells do not share luck."""
+    rng = random.Random(f"{seed} {plan} {noise} {level} {speed}")
+    outcomes = [
+        simulate_check(rng, NOISES[noise](rng, LEVELS[level]), speed * TARGET, PLANS[plan]) for _ in range(runs)
+    ]
+    counts = (
+        sum(state is wanted for state, _ in outcomes) for wanted in (State.PASS, State.FAIL, State.INCONCLUSIVE, None)
+    )
+    return Cell(plan, noise, level, speed, *counts, sum(pairs for _, pairs in outcomes))
+
+
+def simulate(runs: int, seed: int) -> list[Cell]:
+    return [
+        simulate_cell(plan, noise, level, speed, runs, seed)
+        for plan in PLANS
+        for level in LEVELS
+        for noise in NOISES
+        for speed in SPEEDS
+    ]
+
+
+def naive_errors(noise: str, level: str, speed: float, runs: int, seed: int) -> int:
+    """Wrong verdicts of the usual way: 30 reference calls, then 30 others, means compared with the target."""
+    rng, wrong = random.Random(f"{seed} naive {noise} {level} {speed}"), 0
+    for _ in range(runs):
+        slots = NOISES[noise](rng, LEVELS[level])
+        reference, learner = ([slowdown(next(slots)) for _ in range(30)] for _ in range(2))
+        passes = speed * statistics.fmean(reference) / statistics.fmean(learner) >= 1
+        wrong += passes != (speed >= 1)
+    return wrong
+
+
+def pool(cells: list[Cell], **wanted: object) -> Cell:
+    """The cells that agree with `wanted`, added up."""
+    chosen = [cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items())]
+    return chosen[0]._replace(**{name: sum(getattr(cell, name) for cell in chosen) for name in Cell._fields[4:]})
+
+
+def percent(share: float) -> str:
+    return f"{share:.3%}" if 0 < share < 0.01 else f"{share:.1%}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def wrong_share(cell: Cell) -> list[str]:
+    """Wrong verdicts as a share, and the most it can be."""
+    return [percent(cell.wrong / cell.runs), percent(clopper_pearson(cell.wrong, cell.runs, CONFIDENCE)[1])]
+
+
+def plan_table() -> str:
+    """The looks of each plan, the order statistic used at each, and the exact error. Nothing here is simulated."""
+    rows = [
+        [
+            name,
+            ", ".join(map(str, plan.looks)),
+            ", ".join(f"{rank}" for rank in plan.ranks),
+            percent(plan.error),
+            percent(float(ever_missed(plan.looks, plan.ranks))),
+        ]
+        for name, plan in PLANS.items()
+    ]
+    return table(["plan", "looks after", "bound: k-th smallest and largest", "error allowed", "error, exact"], rows)
+
+
+def summary_table(cells: list[Cell]) -> str:
+    """All noises together: what matters to somebody who asks whether to trust a verdict."""
+    rows = []
+    for plan in PLANS:
+        for level in LEVELS:
+            for speed in SPEEDS:
+                cell = pool(cells, plan=plan, level=level, speed=speed)
+                shares = [
+                    percent(count / cell.runs) for count in (cell.passed, cell.failed, cell.undecided, cell.refused)
+                ]
+                rows.append([plan, level, f"{speed:g}x", f"{cell.runs:,}", *shares, *wrong_share(cell)])
+    return table(
+        [
+            "plan",
+            "noise",
+            "true speed / target",
+            "runs",
+            "PASS",
+            "FAIL",
+            "INCONCLUSIVE",
+            "ERROR",
+            "wrong",
+            "wrong, at most",
+        ],
+        rows,
+    )
+
+
+def full_table(cells: list[Cell]) -> str:
+    rows = [
+        [cell.plan, cell.level, cell.noise, f"{cell.speed:g}x"]
+        + [str(count) for count in (cell.passed, cell.failed, cell.undecided, cell.refused)]
+        + [f"{cell.pairs / max(1, cell.runs - cell.refused):.1f}", *wrong_share(cell)]
+        for cell in cells
+    ]
+    head = ["plan", "level", "noise", "true speed / target", "PASS", "FAIL", "INCONCLUSIVE", "ERROR", "pairs, mean"]
+    return table([*head, "wrong", "wrong, at most"], rows)
+
+
+def naive_table(cells: list[Cell], runs: int, seed: int) -> str:
+    """The usual way beside this one, at the speeds nearest to the target."""
+    rows = []
+    for level in LEVELS:
+        for noise in NOISES:
+            usual = [naive_errors(noise, level, speed, runs, seed) / runs for speed in (0.9, 1.1)]
+            ours = [pool(cells, plan="pairs", level=level, noise=noise, speed=speed) for speed in (0.9, 1.1)]
+            rows.append([level, noise, *map(percent, usual), *(percent(cell.wrong / cell.runs) for cell in ours)])
+    head = [
+        "level",
+        "noise",
+        "usual way: pass at 0.9x",
+        "usual way: fail at 1.1x",
+        "here: pass at 0.9x",
+        "here: fail at 1.1x",
+    ]
+    return table(head, rows)
+
+
+def render_measured(cells: list[Cell], runs: int, seed: int) -> str:
+    scales = ", ".join(f"{name} {scale:g}" for name, scale in LEVELS.items())
+    no_error = percent(clopper_pearson(0, runs, CONFIDENCE)[1])
+    return f"""# Simulated verdicts
+
+Generated by `python benchmarks/verdict_simulation.py --runs {runs} --seed {seed} --write`; every figure follows from the seed.
+
+{runs:,} simulated checks a row, target {TARGET:g}x, self-test margin {SELF_TEST_MARGIN:.0%}. Scale of the noise: {scales}.
+*Wrong* is a PASS below the target, or a FAIL on it or above. *At most* is the upper Clopper–Pearson bound at
+{CONFIDENCE:.0%} confidence: {runs:,} runs without one error bear {no_error} and no less.
+ERROR is a machine that the self-test refused.
+
+{full_table(cells)}
+"""
+
+
+def render_docs(cells: list[Cell], runs: int, seed: int) -> dict[str, str]:
+    """The generated parts of docs/statistics.md by name."""
+    return {"plans": plan_table(), "errors": summary_table(cells), "usual way": naive_table(cells, runs, seed)}
+
+
+def replace_generated(text: str, name: str, body: str) -> str:
+    """`text` with what stands between the marks of `name` replaced. Raises ValueError where a mark is missing."""
+    start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
+    before, rest = text.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}{body}{end}{after}"
+
+
+def write(cells: list[Cell], runs: int, seed: int) -> None:
+    measured = DOCS / "measured" / "verdict_simulation.md"
+    measured.parent.mkdir(exist_ok=True)
+    measured.write_text(render_measured(cells, runs, seed), encoding="utf-8")
+    page = DOCS / "statistics.md"
+    text = page.read_text(encoding="utf-8")
+    for name, body in render_docs(cells, runs, seed).items():
+        text = replace_generated(text, name, body)
+    page.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=4000, help="simulated checks of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/")
+    options = parser.parse_args()
+    cells = simulate(options.runs, options.seed)
+    print(plan_table(), summary_table(cells), naive_table(cells, options.runs, options.seed), sep="\n\n")
+    if options.write:
+        write(cells, options.runs, options.seed)
+
+
+if __name__ == "__main__":
+    main()

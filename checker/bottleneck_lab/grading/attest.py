@@ -1,0 +1,267 @@
+"""Signing a verdict, and checking offline that a signed one is as the runner wrote it.
+
+The signature (Ed25519, RFC 8032) is over canonical bytes: the verdict's JSON with sorted keys, without whitespace and without the
+signature itself, so that re-indented or re-ordered files still verify and any other value does not. The lab's content hash and the
+submission's are inside. A signature says who measured, never that the outcome was a PASS.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bottleneck_lab.errors import LabError, MachineError, UsageError
+from bottleneck_lab.grading.verdict import SCHEMA, Verdict
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+CONTEXT = b"bottleneck-lab verdict\n"
+"""Precedes what is signed, so that a signature made for anything else can never pass for one of a verdict."""
+
+MAX_BYTES = 16 << 20
+"""No verdict comes near this size; a larger file is not read."""
+
+PEM_BYTES = 1 << 16
+"""Many times the size of an Ed25519 key in PEM form."""
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """Whether a file is a verdict signed with the given key; `verdict` is None where the file does not hold one."""
+
+    ok: bool
+    sentence: str
+    verdict: Verdict | None = None
+
+
+def canonical_bytes(verdict: Verdict) -> bytes:
+    """The one form of a verdict's JSON that is signed. Floats are the shortest text that reads back as the same float.
+
+    Raises LabError when the verdict holds something that JSON cannot, such as a value that is not a number.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(verdict)
+    del fields["signature"]
+    try:
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise LabError(
+            f"This verdict cannot be written as JSON: {error}.", "Report this as a bug of `lab check`."
+        ) from error
+    return text.encode("ascii")
+
+
+def sign(verdict: Verdict, key: Ed25519PrivateKey) -> Verdict:
+    """The verdict as `verified`, with its signature. Raises LabError when it cannot be written as JSON."""
+    verified = msgspec.structs.replace(verdict, attestation="verified", signature=None)
+    raw = key.sign(CONTEXT + canonical_bytes(verified))
+    return msgspec.structs.replace(verified, signature=_write_signature(key.public_key(), raw))
+
+
+def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
+    """Whether `path` holds a verdict signed with the private half of `public_key`. Needs no network.
+
+    Raises UsageError when the file cannot be read at all.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}.", "Name a verdict file, as `lab check --json` writes it."
+        ) from error
+    return verify_bytes(data, public_key)
+
+
+def verify_bytes(data: bytes, public_key: Ed25519PublicKey) -> Verification:
+    """Whether `data` is the JSON of a verdict signed with the private half of `public_key`."""
+    try:
+        verdict = _read_verdict(data)
+    except ValueError as error:
+        return Verification(False, f"Not a verdict: {error}.")
+    return _judge(verdict, public_key)
+
+
+def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
+    if verdict.attestation == "self-attested":
+        return Verification(
+            False, "self-attested: no signature. It was measured on the learner's own machine.", verdict
+        )
+    if verdict.signature is None:
+        return Verification(False, "It calls itself verified but carries no signature.", verdict)
+    signer, raw = _read_signature(verdict.signature)
+    ours = fingerprint(public_key)
+    if signer != ours:
+        return Verification(
+            False, f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.", verdict
+        )
+    if not _is_signed(verdict, raw, public_key):
+        return Verification(False, f"Its content is not what key {ours} signed: it was changed afterwards.", verdict)
+    return Verification(True, f"Verified: {verdict.outcome} for {verdict.lab}, signed with key {ours}.", verdict)
+
+
+def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key.verify(raw, CONTEXT + canonical_bytes(verdict))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _read_verdict(data: bytes) -> Verdict:
+    """Raises ValueError that says what is wrong. Stricter than JSON: no key twice, no unknown field, no NaN."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        fields = json.loads(data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {fields.get('schema')!r}, this version reads {SCHEMA}")
+        return msgspec.convert(fields, Verdict)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(f"{error}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not complete JSON ({error})") from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers disagree on which of two equal keys counts, so a file with both means two things."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key appears twice in it")
+    return fields
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _write_signature(public_key: Ed25519PublicKey, raw: bytes) -> str:
+    return f"ed25519:{fingerprint(public_key)}:{base64.b64encode(raw).decode('ascii')}"
+
+
+def _read_signature(text: str) -> tuple[str | None, bytes]:
+    """The signer's fingerprint and the raw signature; None unless it is written exactly as we write it."""
+    kind, _, rest = text.partition(":")
+    signer, _, encoded = rest.partition(":")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return None, b""
+    # Base64 has spare bits: two texts can mean the same bytes. Only one of them is ours.
+    exact = kind == "ed25519" and len(raw) == 64 and base64.b64encode(raw).decode("ascii") == encoded
+    return (signer, raw) if exact else (None, b"")
+
+
+def fingerprint(public_key: Ed25519PublicKey) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of the raw public key: a name for people, not a check."""
+    return hashlib.sha256(public_key.public_bytes_raw()).hexdigest()[:16]
+
+
+def generate_key(path: Path) -> Path:
+    """Write a new private key to `path` (PEM, readable by its owner only) and its public key beside it; return that path.
+
+    Raises UsageError when either file exists: a key is never overwritten.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key, public_path = Ed25519PrivateKey.generate(), path.with_name(f"{path.name}.pub")
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    if os.path.lexists(public_path):
+        raise UsageError(f"{public_path} exists already.", "Choose another name: a key is never overwritten.")
+    _write_new(path, private, 0o600)
+    _write_new(public_path, public, 0o644)
+    return public_path
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists already.", "Choose another name: a key is never overwritten.") from error
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}.", "Choose a folder that exists and is yours."
+        ) from error
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, mode)  # The umask may have taken bits from the public key's mode.
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+    except OSError as error:
+        path.unlink()  # Half a key is no key.
+        raise MachineError(f"{path} could not be written: {error.strerror}.", "Make room on the disk.") from error
+
+
+def load_private_key(path: Path) -> Ed25519PrivateKey:
+    """The runner's signing key. Raises UsageError when others could read or replace it, or when it is not an Ed25519 key."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(_read_secret(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"{path} is not an unencrypted private key in PEM form.", "Make one with `lab cohort`."
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{path} is a key of another kind than Ed25519.", "Make one with `lab cohort`.")
+    return key
+
+
+def _read_secret(path: Path) -> bytes:
+    """The bytes of a regular file that is ours alone. What is checked is what was opened, so nothing can be swapped between."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}.", "Name the private key's own file, not a link to it."
+        ) from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise UsageError(f"{path} is not a regular file of yours.", "Keep the private key in a file that you own.")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise UsageError(
+                f"Others can read or change the private key {path}.",
+                f"Run `chmod 600 {path}`; if in doubt, make a new key.",
+            )
+        return os.read(fd, PEM_BYTES)
+    finally:
+        os.close(fd)
+
+
+def load_public_key(path: Path) -> Ed25519PublicKey:
+    """A published key. Raises UsageError when the file is not an Ed25519 public key in PEM form."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    remedy = "Ask your instructor for the cohort's public key (a .pub file)."
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", remedy) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{path} is not a public key in PEM form.", remedy) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{path} is a key of another kind than Ed25519.", remedy)
+    return key

@@ -1,0 +1,85 @@
+"""Thousands of simulated checks: the sequential test errs as rarely as the documentation says, whatever the noise."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.grading.statistics import clopper_pearson
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = 200
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    path = ROOT / "benchmarks" / "verdict_simulation.py"
+    spec = importlib.util.spec_from_file_location("verdict_simulation", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def cells(simulation):
+    return simulation.simulate(RUNS, seed=20261121)
+
+
+@pytest.mark.parametrize("plan", ["pairs", "blocks"])
+@pytest.mark.parametrize("speed", [0.8, 0.9, 1.1, 1.25])
+def test_away_from_the_target_wrong_verdicts_are_rare(simulation, cells, plan, speed):
+    """At most 0.1% false passes from 0.9x down and 1% false fails from 1.1x up; the runs vouch for 0.16% at worst."""
+    cell = simulation.pool(cells, plan=plan, speed=speed)
+    assert cell.runs == RUNS * 15
+    assert cell.wrong / cell.runs <= (0.001 if speed < 1 else 0.01)
+    assert clopper_pearson(cell.wrong, cell.runs, 0.95)[1] < (0.003 if speed < 1 else 0.01)
+
+
+@pytest.mark.parametrize("plan", ["pairs", "blocks"])
+def test_on_the_target_errors_keep_to_what_was_counted(simulation, cells, plan):
+    cell, error = simulation.pool(cells, plan=plan, speed=1.0), simulation.PLANS[plan].error
+    assert clopper_pearson(cell.failed, cell.runs, 0.999)[0] <= error
+    assert clopper_pearson(cell.passed, cell.runs, 0.999)[0] <= error
+
+
+def test_no_kind_of_noise_is_worse_than_its_runs_allow(cells):
+    for cell in cells:
+        allowed = 0.001 if cell.speed < 1 else 0.01
+        assert clopper_pearson(cell.wrong, cell.runs, 0.999)[0] <= allowed, cell
+
+
+@pytest.mark.parametrize("speed", [0.8, 0.9, 1.1, 1.25])
+def test_a_quiet_machine_nearly_always_decides(simulation, cells, speed):
+    cell = simulation.pool(cells, plan="pairs", level="quiet", speed=speed)
+    assert (cell.undecided + cell.refused) / cell.runs <= 0.01
+
+
+def test_a_stormy_machine_is_mostly_refused(simulation, cells):
+    assert simulation.pool(cells, level="stormy").refused > 0.6 * simulation.pool(cells, level="stormy").runs
+
+
+def test_the_usual_way_errs_where_this_one_does_not(simulation, cells):
+    usual = simulation.naive_errors("drifting", "loaded", 1.1, RUNS, seed=1)
+    assert usual > 0.3 * RUNS
+    assert simulation.pool(cells, plan="pairs", noise="drifting", level="loaded", speed=1.1).wrong == 0
+
+
+def test_the_same_seed_gives_the_same_figures(simulation):
+    kind = ("pairs", "bimodal", "loaded", 0.9, 20)
+    assert simulation.simulate_cell(*kind, seed=7) == simulation.simulate_cell(*kind, seed=7)
+
+
+def test_the_documented_plans_are_those_in_use(simulation):
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    assert simulation.replace_generated(page, "plans", simulation.plan_table()) == page
+
+
+def test_generated_parts_are_replaced_and_nothing_else(simulation):
+    page = "a\n<!-- generated: x -->\nold\n<!-- end: x -->\nb"
+    assert simulation.replace_generated(page, "x", "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="unpack"):
+        simulation.replace_generated("no marks", "x", "new")
