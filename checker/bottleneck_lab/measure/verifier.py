@@ -36,11 +36,12 @@ def check_lab(
 ) -> Verdict:
     """Measures the workspace's editable files and says what came out.
 
-    `diagnosis` are the results that do not need a measurement; they join the others. Whatever the learner's code does is in the verdict;
+    `diagnosis` holds one result a question of the lab: they need no measurement and join the others. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
     """
     started, began = datetime.now(UTC), time.monotonic()
-    specs = lab.spec.devices[device].criteria
+    asked = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
+    specs = [*lab.spec.devices[device].criteria, *asked]
     measured, submission, stopped, machine = Measured([]), "", None, None
     with Janitor() as janitor:
         context = Context(lab, device, janitor.folder / "submission", workspace, data, home, janitor, progress)
