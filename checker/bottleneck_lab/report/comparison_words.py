@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Change, Comparison
 from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import short_name
 
 GROUPS = {
     "step": "The step",
@@ -14,6 +15,13 @@ GROUPS = {
     "kernel": "Kernels",
     "copy": "Copies",
     "sync": "Waits of the host",
+}
+
+_LABELS = {
+    ("step", "time"): "whole step",
+    ("device", "compute"): "computing",
+    ("device", "exposed_communication"): "communicating only",
+    ("device", "exposed_copy"): "copying only",
 }
 
 ALWAYS = ("step", "device", "gap", "range")
@@ -33,6 +41,11 @@ def describe_speedup(comparison: Comparison) -> str:
     """The ratio of the step times, its interval, and what it means."""
     interval = f"{comparison.speedup_low:.2f}x to {comparison.speedup_high:.2f}x"
     return f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]} (95% interval {interval})"
+
+
+def label_change(change: Change) -> str:
+    """What changed, in a reader's words."""
+    return _LABELS.get((change.group, change.what)) or short_name(change.what)
 
 
 def format_change_time(ns: float) -> str:

@@ -7,8 +7,13 @@ from rich.text import Text
 
 from bottleneck_lab.analysis.compare import Change, Comparison
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import short_name
-from bottleneck_lab.report.comparison_words import GROUPS, describe_speedup, format_change_time, shown_changes
+from bottleneck_lab.report.comparison_words import (
+    GROUPS,
+    describe_speedup,
+    format_change_time,
+    label_change,
+    shown_changes,
+)
 from bottleneck_lab.report.terminal import Sheet
 
 _STYLES = {"better": "green", "worse": "red", "same": "", "unclear": "yellow"}
@@ -49,7 +54,5 @@ def _print_change(sheet: Sheet, change: Change) -> None:
     figures = sheet.safe(f"{ratio:>8} {before:>9} → {after:<9} ")
     room = sheet.width - len(figures) - 9
     sheet.write(
-        Text.assemble(
-            (f" {change.outcome:7}", _STYLES[change.outcome]), figures, sheet.fit(short_name(change.what), room)
-        )
+        Text.assemble((f" {change.outcome:7}", _STYLES[change.outcome]), figures, sheet.fit(label_change(change), room))
     )

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Change, Comparison
-from bottleneck_lab.report.breakdown import short_name
-from bottleneck_lab.report.comparison_words import GROUPS, describe_speedup, format_change_time, shown_changes
+from bottleneck_lab.report.comparison_words import (
+    GROUPS,
+    describe_speedup,
+    format_change_time,
+    label_change,
+    shown_changes,
+)
 from bottleneck_lab.report.markup import Markup, table, tag
 from bottleneck_lab.report.page_verdict import section
 
@@ -33,7 +38,7 @@ def _row(change: Change) -> list[str]:
     ratio = f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
     outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
     return [
-        short_name(change.what),
+        label_change(change),
         format_change_time(change.before),
         format_change_time(change.after),
         ratio,

@@ -11,6 +11,9 @@ from rich.text import Text
 MAX_WIDTH = 100
 """Lines longer than this are hard to read, however wide the terminal."""
 
+MAX_TEXT = 1200
+"""What a workload prints, or a name in a hostile trace, may be megabytes: a paragraph ends here."""
+
 _DRIVING = ("Cc", "Cf", "Cs")
 """Unicode categories that move the cursor, turn the direction of text, or cannot be written."""
 
@@ -71,7 +74,7 @@ class Sheet:
 
     def line(self, text: str | Text, *, style: str = "", indent: int = 0, lead: str = "", lead_style: str = "") -> None:
         """`text`, wrapped at words with a hanging indent; `lead` stands before its first line."""
-        body = text if isinstance(text, Text) else Text(self.safe(text), style=style)
+        body = text if isinstance(text, Text) else Text(self.fit(text, MAX_TEXT, lines=True), style=style)
         room = max(10, self.width - indent - len(lead))
         start = Text.assemble(" " * indent, (lead, lead_style))
         for part in body.wrap(self.console, room, tab_size=4):
@@ -83,9 +86,10 @@ class Sheet:
         """A path or command on one line, however long, so that it can be copied."""
         self.write(Text(" " * indent + self.safe(text)))
 
-    def fit(self, text: str, room: int) -> str:
-        """`text` on one line of at most `room` cells, cut where it is longer."""
-        text, ellipsis = self.safe(text).replace("\n", " "), self.safe("…")
+    def fit(self, text: str, room: int, *, lines: bool = False) -> str:
+        """`text` cut to `room` characters, on one line unless it may have `lines`."""
+        text, ellipsis = self.safe(text), self.safe("…")
+        text = text if lines else " ".join(text.split())
         return text if len(text) <= room else text[: max(0, room - len(ellipsis))] + ellipsis
 
     def write(self, text: Text) -> None:

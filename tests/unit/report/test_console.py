@@ -1,0 +1,61 @@
+"""The exact text that a learner sees in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
+
+from . import made_up, made_up_capture
+
+PAGE = Path("/home/ada/photos/.lab/attempts/0003.html")
+
+
+@pytest.mark.parametrize("outcome", ["passed", "slow", "undecided", "broken"])
+def test_verdict(draw, golden, outcome):
+    assert draw(render_verdict, getattr(made_up, outcome)(), html=PAGE) == golden(f"verdict-{outcome}-80.txt")
+
+
+def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
+    text = draw(render_verdict, made_up.slow(), width=60, encoding="ascii", html=PAGE)
+    assert text == golden("verdict-slow-60-ascii.txt")
+
+
+def test_summary(draw, golden):
+    assert draw(render_summary, summarise(made_up_capture.capture(emulated=True))) == golden("summary-80.txt")
+
+
+def test_comparison(draw, golden):
+    before = summarise(made_up_capture.capture())
+    after = summarise(made_up_capture.capture(wait_ms=1))
+    assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_nothing_reaches_beyond_the_width(draw, width, encoding):
+    """A path is the exception: it is to be copied."""
+    text = draw(render_verdict, made_up.slow(), width=width, encoding=encoding)
+    text += draw(render_summary, summarise(made_up_capture.capture()), width=width, encoding=encoding)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_hostile_text_does_not_drive_the_terminal(draw):
+    text = draw(render_verdict, made_up.hostile()) + draw(render_summary, summarise(made_up_capture.hostile()))
+    assert "[bold]" in text, "text in brackets is text, not a style"
+    assert not set(text) & {chr(code) for code in [*range(9), *range(11, 32), 0x7F, 0x202E]}
+
+
+def test_a_name_of_any_length_leaves_the_summary_readable(draw):
+    text = draw(render_summary, summarise(made_up_capture.hostile()))
+    assert len(text.splitlines()) < 90
+
+
+def test_a_capture_without_any_event_is_drawn(draw):
+    from bottleneck_lab.trace.timeline import empty_timeline
+
+    assert "Where the time went" in draw(render_summary, summarise(empty_timeline("none.json", "kineto")))
