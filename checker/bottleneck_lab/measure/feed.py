@@ -40,7 +40,8 @@ BATCHES_PER_BLOCK = 3
 EPOCH_BATCHES = 32
 WARM_UP_BATCHES = 4
 MAX_EPOCHS = 3
-CALIBRATION_IMAGES = 32
+CALIBRATIONS = 3
+CALIBRATION_IMAGES = 16
 
 
 @dataclass(frozen=True)
@@ -234,12 +235,14 @@ def measure(context: Context) -> Measured:
 
 def calibrate(context: Context, count: int) -> float:
     """CPU seconds that the shipped loader needs for an image in one of its workers, measured by the reference worker."""
+    with CallSession.start(context, "reference", context.pristine(), "judge.py", Limits()) as session:
+        return median(_loader_s(session, context, count) for _ in range(CALIBRATIONS))
+
+
+def _loader_s(session: CallSession, context: Context, count: int) -> float:
     indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_IMAGES)))
-    with CallSession.start(context, "reference", context.pristine(), "judge.py", Limits(), "calibrate") as session:
-        return median(
-            float(session.call([str(context.data), part, context.rng.getrandbits(31)])[1][0])
-            for part in indices.reshape(4, -1)
-        )
+    _, (seconds,) = session.call([str(context.data), indices, context.rng.getrandbits(31)])
+    return float(seconds)
 
 
 def train(session: FeedSession, context: Context, judge: ModuleType, step_s: float, batch: int) -> Run:

@@ -101,14 +101,12 @@ class CallSession(Session):
     """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor disturb the other side's turn."""
 
     @classmethod
-    def start(
-        cls, context: Context, role: Role, folder: Path, entry: str, limits: Limits, mode: str = "calls"
-    ) -> CallSession:
+    def start(cls, context: Context, role: Role, folder: Path, entry: str, limits: Limits) -> CallSession:
         """Starts a worker on `folder/entry` and waits until its code is loaded."""
         arena = Arena.create(int(context.settings.get("arena_mb", 256)) << 20)
         ours, theirs = Channel.pair()
         arguments = [
-            mode,
+            "calls",
             "--entry",
             str(folder / entry),
             "--socket",

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -68,23 +67,7 @@ def explain(root: Path) -> str:
 
 def serve_calls(channel: Channel, entry: Path, device: str) -> None:
     """Loads the entry file once, then answers every call until the verifier closes the channel."""
-    answer_calls(channel, load_module(entry).load(device))
-
-
-def calibrate(channel: Channel, judge: Path) -> None:
-    """Answers each call with the CPU seconds an item that the shipped loader's work takes in one process."""
-    work: Callable[..., Any] = load_module(judge).calibration_work
-
-    def cpu_s_an_item(photos: str, indices: np.ndarray[Any, Any], seed: int) -> float:
-        began = time.process_time()
-        work(Path(photos), indices.tolist(), seed)
-        return (time.process_time() - began) / len(indices)
-
-    answer_calls(channel, cpu_s_an_item)
-
-
-def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
-    """Says that the code is loaded, then calls the function whenever asked."""
+    function: Callable[..., Any] = load_module(entry).load(device)
     channel.send(Kind.READY)
     last: list[Value] = []
     while True:
@@ -108,7 +91,7 @@ def train(accelerator: Accelerator, entry: Path, photos: Path, cache: Path) -> N
 def main() -> None:
     """Entry point: `python -I -m bottleneck_lab.measure.worker calls|train …`."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["calls", "calibrate", "train"])
+    parser.add_argument("mode", choices=["calls", "train"])
     parser.add_argument("--entry", type=Path, required=True)
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
@@ -120,8 +103,6 @@ def main() -> None:
     try:
         if options.mode == "calls":
             serve_calls(channel, options.entry, options.device)
-        elif options.mode == "calibrate":
-            calibrate(channel, options.entry)
         else:
             train(Accelerator(channel, arena), options.entry, options.photos, Path("cache").absolute())
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
