@@ -116,12 +116,10 @@ def _print_gaps(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     if gaps:
         sheet.line("The longest of these gaps:", indent=2)
     for gap in gaps:
-        length, at = (
-            words.format_duration(gap.end_ns - gap.start_ns),
-            words.format_duration(gap.start_ns - summary.start_ns),
-        )
+        length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
+        at = words.format_duration(gap.start_ns - summary.start_ns)
         after = f", until {short_name(gap.after)}" if gap.after else ""
-        sheet.path(sheet.fit(f"{length:>9} at {at}{after}", sheet.width - 4), indent=3)
+        sheet.path(f"{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 13)}", indent=3)
 
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:

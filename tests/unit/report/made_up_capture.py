@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
+from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.trace.timeline import (
     DeviceInfo,
     DeviceTable,
@@ -100,3 +104,17 @@ def hostile() -> Timeline:
         facts={NASTY: NASTY},
         source=NASTY,
     )
+
+
+def with_one_finding(summary: Summary) -> Summary:
+    """The summary with one finding in words of this file: how detectors put theirs is tested where they are."""
+    finding = Finding(
+        id="input-starved",
+        title="The device waits",
+        evidence="It did nothing for half of the time.",
+        cause="input-bound",
+        advice="Load ahead of time, in other processes, so that the next batch is there when the device asks for it.",
+        share_of_wall=0.5,
+        expected_gain_ratio=2.0,
+    )
+    return msgspec.structs.replace(summary, findings=[finding])

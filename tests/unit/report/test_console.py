@@ -26,7 +26,8 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 
 
 def test_summary(draw, golden):
-    assert draw(render_summary, summarise(made_up_capture.capture(emulated=True))) == golden("summary-80.txt")
+    summary = summarise(made_up_capture.capture(emulated=True))
+    assert draw(render_summary, made_up_capture.with_one_finding(summary)) == golden("summary-80.txt")
 
 
 def test_comparison(draw, golden):

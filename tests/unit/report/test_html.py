@@ -1,0 +1,143 @@
+"""The page: whole, offline, and deaf to whatever a trace or a learner writes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.html import Answered, render_html
+from bottleneck_lab.report.markup import Markup, tag
+
+from . import made_up, made_up_capture
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and what each script holds."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.words, self._inside = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append((name, dict(attributes)))
+        self._inside = name
+        if name == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, name):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def whole(timeline, verdict):
+    """A page with every section."""
+    summary = summarise(timeline)
+    return render_html(
+        title="dataloader",
+        timeline=timeline,
+        summary=summary,
+        attempts=[made_up.slow(), made_up.undecided(), verdict],
+        diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)],
+        comparison=compare(summary, summary),
+    )
+
+
+def test_the_page_says_what_matters():
+    text = Page(whole(made_up_capture.capture(emulated=True), made_up.passed())).text
+    for words in (
+        "dataloader PASS",
+        "Emulated device: its times are modelled",
+        "between 90.2% and 92.1%, 12 samples",
+        "idle: input",
+        "You predicted 2.20x and measured 2.28x: right on the mark.",
+        "the device waits for 50% of the time",
+        "Copies",
+        "1.00x: no difference beyond the noise",
+        "Example CPU 9000, 2 cores",
+        "Self-attested",
+    ):
+        assert words in text
+
+
+def test_what_is_not_given_is_left_out():
+    page = Page(render_html(title="Only a verdict", attempts=[made_up.broken()]))
+    assert not [name for name, _ in page.tags if name == "canvas"]
+    assert "Findings" not in page.text
+    assert "Emulated" not in page.text
+
+
+@pytest.mark.parametrize("make", [made_up_capture.capture, made_up_capture.hostile])
+def test_no_text_becomes_markup_or_script(make):
+    hostile = make is made_up_capture.hostile
+    page = Page(whole(make(), made_up.hostile() if hostile else made_up.passed()))
+    kinds = [attributes.get("type") for name, attributes in page.tags if name == "script"]
+    assert kinds == ["application/json", "text/plain", None], "data, columns, and the one script of this package"
+    assert not [name for name, _ in page.tags if name in ("img", "iframe", "object", "embed", "link", "base", "form")]
+    assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
+    assert ("alert(1)" in page.text) == hostile, "hostile text is shown as the text it is"
+
+
+def test_only_this_script_and_this_style_may_be_used():
+    html = whole(made_up_capture.hostile(), made_up.hostile())
+    page = Page(html)
+    policy = next(a["content"] for name, a in page.tags if name == "meta" and a.get("http-equiv"))
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    for text, source in ((page.scripts[-1], "script-src"), (style, "style-src")):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{source} 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_nothing_is_fetched():
+    page = Page(whole(made_up_capture.capture(), made_up.passed()))
+    for _, attributes in page.tags:
+        assert not attributes.keys() & {"src", "srcset", "style", "action", "data"}
+        assert attributes.get("href", "#").startswith("#")
+    html = whole(made_up_capture.capture(), made_up.passed())
+    assert not re.search(r"https?://|url\(|@import", html)
+
+
+def test_every_link_of_the_navigation_leads_somewhere():
+    page = Page(whole(made_up_capture.capture(), made_up.passed()))
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    links = {attributes["href"][1:] for _, attributes in page.tags if "href" in attributes}
+    assert links
+    assert links <= ids
+
+
+def test_every_drawing_has_words_for_those_who_cannot_see_it():
+    page = Page(whole(made_up_capture.capture(), made_up.passed()))
+    tags = [name for name, _ in page.tags]
+    assert tags.count("svg") == sum(1 for at, name in enumerate(tags) if name == "svg" and tags[at + 1] == "title")
+    assert all(a.get("aria-label") or a.get("aria-hidden") for name, a in page.tags if name == "canvas")
+
+
+def test_unreliable_captures_are_called_so():
+    import msgspec
+
+    timeline = made_up_capture.capture()
+    summary = summarise(timeline)
+    quality = msgspec.structs.replace(summary.quality, reliable=False, reasons=["a window was dropped"])
+    page = Page(render_html(title="x", timeline=timeline, summary=msgspec.structs.replace(summary, quality=quality)))
+    assert "Unreliable, because a window was dropped" in page.text
+
+
+def test_strings_are_escaped_and_markup_is_not():
+    assert tag("p", "<b>", Markup("<b>"), title='"') == '<p title="&quot;">&lt;b&gt;<b></p>'
