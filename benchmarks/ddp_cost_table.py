@@ -1,0 +1,85 @@
+"""Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward and backward, an image.
+
+    python benchmarks/ddp_cost_table.py labs/ddp-scaling/recipe.py checker/bottleneck_lab/measure/ranks/costs.json
+
+Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224 x 224 pixels), then all are scaled by one
+factor so that the forward pass of 64 images takes FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
+"""
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+PEAK_FLOP_PER_S = 312e12  # A100, FP16 tensor cores, NVIDIA A100 datasheet
+BANDWIDTH_BYTES_PER_S = 2039e9  # A100 80 GB SXM, same sheet
+ACTIVATION_BYTES = 2
+FORWARD_64_MS = 8.2  # with backward at twice that: 64 images in 24.6 ms, 2600 images/s, what mixed-precision training reaches on an A100
+BACKWARD_OVER_FORWARD = 2.0  # two matrix products (weights, inputs) for one
+OPTIMIZER_US = 800.0
+
+
+def load_model(recipe: Path) -> nn.Module:
+    """The model of the lab's recipe."""
+    spec = importlib.util.spec_from_file_location("recipe", recipe)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.make_model()
+
+
+def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) -> float:
+    """Seconds a forward of one image takes at the sheet's peaks; batch normalisation reads its input twice."""
+    flop = 0.0
+    if isinstance(module, nn.Conv2d):
+        flop = 2.0 * output.numel() * module.in_channels * module.kernel_size[0] * module.kernel_size[1]
+    elif isinstance(module, nn.Linear):
+        flop = 2.0 * output.numel() * module.in_features
+    reads = 2 if isinstance(module, nn.BatchNorm2d) else 1
+    moved = ACTIVATION_BYTES * (reads * inputs.numel() + output.numel())
+    return max(flop / PEAK_FLOP_PER_S, moved / BANDWIDTH_BYTES_PER_S)
+
+
+def table(model: nn.Module) -> dict:
+    """Modules with parameters of their own, in `named_modules` order (which is what the emulation counts by)."""
+    seconds: dict[str, float] = {}
+    owners = {
+        name: module for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
+    }
+    for name, module in owners.items():
+        module.register_forward_hook(
+            lambda module, args, output, name=name: seconds.__setitem__(name, roofline_s(module, args[0], output))
+        )
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, 224, 224))
+    scale = FORWARD_64_MS * 1e3 / 64 / sum(seconds.values())
+    return {
+        "gpu": "A100-like, modelled",
+        "source": "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one factor to a forward of 8.2 ms for 64 images; "
+        "backward is twice the forward; chosen, not measured. Written by benchmarks/ddp_cost_table.py.",
+        "optimizer_us": OPTIMIZER_US,
+        "modules": [
+            {
+                "name": name,
+                "elements": sum(parameter.numel() for parameter in module.parameters(recurse=False)),
+                "forward_us": round(seconds[name] * scale, 5),
+                "backward_us": round(BACKWARD_OVER_FORWARD * seconds[name] * scale, 5),
+            }
+            for name, module in owners.items()
+        ],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.out.write_text(json.dumps(table(load_model(options.recipe)), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

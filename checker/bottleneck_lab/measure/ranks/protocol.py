@@ -1,0 +1,58 @@
+"""What a rank tells the fabric: events of one fixed size. None carries a time; the fabric alone knows how long anything takes."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+EVENT = struct.Struct("<BBHIQQ")
+"""kind, flag, which, number, amount, pad: 24 bytes."""
+BATCH = struct.Struct("<IIIII")
+"""micro-batches, images, channels, height, width; zero micro-batches end the training. Pixels (float32) and labels (int64) follow."""
+OK = b"\x01"
+
+
+class Kind(IntEnum):
+    """What happened on a rank."""
+
+    FETCH = 1  # wants the next step's micro-batches; answered
+    FORWARD = 2  # which: module, number: images
+    BACKWARD = 3  # which: module, number: images
+    OPTIMIZER = 4
+    SYNC = 5  # the host waits for the device
+    HOST = 6  # amount: nanoseconds of work on the host
+    WRITE = 7  # number: lines printed
+    DEVICE = 8  # an operation of the script's own; amount: bytes it touches
+    ALLREDUCE = 9  # flag: element type, which: reduction, amount: elements; payload in the arena; answered
+    BROADCAST = 10  # which: source rank
+    ALLGATHER = 11
+    BARRIER = 12
+    PARAMETERS = 13  # training is over; amount: float32 elements in the arena
+    START = 14  # the parameters before training, from rank 0; answered
+
+
+class Event(NamedTuple):
+    """One event of one rank."""
+
+    kind: Kind
+    flag: int = 0
+    which: int = 0
+    number: int = 0
+    amount: int = 0
+    pad: int = 0
+
+    def pack(self) -> bytes:
+        return EVENT.pack(*self)
+
+
+def unpack(raw: bytes) -> Event:
+    """The event in these 24 bytes. Raises ValueError where the kind is unknown."""
+    kind, *rest = EVENT.unpack(raw)
+    return Event(Kind(kind), *rest)
+
+
+DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool"]
+ITEM_BYTES = [4, 2, 2, 8, 4, 8, 1, 1]
+FLOATING = {0, 1, 2, 3}
+REDUCTIONS = ["sum", "avg", "max", "min"]

@@ -1,0 +1,284 @@
+"""The fabric: the verifier's end of every rank. It owns the clock, the link, the payloads in flight and every result."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.ranks.clock import RankClock
+from bottleneck_lab.measure.ranks.costs import CostTable, Fabric
+from bottleneck_lab.measure.ranks.protocol import BATCH, DTYPES, EVENT, ITEM_BYTES, OK, REDUCTIONS, Event, Kind, unpack
+from bottleneck_lab.measure.ranks.rules import Ledger, Violation
+from bottleneck_lab.measure.wire import Arena
+
+_CHUNK = 1 << 18
+_COLLECTIVES = {
+    Kind.ALLREDUCE: "all-reduce",
+    Kind.BROADCAST: "broadcast",
+    Kind.ALLGATHER: "all-gather",
+    Kind.BARRIER: "barrier",
+}
+_DEVICE_BYTES_PER_US = 1.5e6
+"""Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s, about three quarters of the sheet's."""
+
+MODELLED_IMAGES = 80
+"""Images of a micro-batch on the emulated GPU; the ranks really train on a few stamp-sized ones in their place."""
+
+Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
+"""(step, rank) → pixels (micro-batches x images x 3 x H x W, float32) and labels (micro-batches x images, int64), or None at the end."""
+
+
+@dataclass
+class Link:
+    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came."""
+
+    sock: socket.socket
+    arena: Arena
+    clock: RankClock
+    ledger: Ledger
+    buffer: bytearray = field(default_factory=bytearray)
+    waiting: Event | None = None
+    announced: tuple[float, float] = (0.0, 0.0)
+    is_gradient: bool = False
+    finished: bool = False
+
+
+class FabricServer:
+    """Serves the ranks of one run until all have finished, or one breaks a rule, dies or hangs."""
+
+    def __init__(
+        self,
+        links: list[tuple[socket.socket, Arena]],
+        result: Arena,
+        costs: CostTable,
+        fabric: Fabric,
+        batches: Batches,
+        shape: tuple[int, int],
+    ) -> None:
+        self.costs = costs
+        self.fabric = fabric
+        self.batches = batches
+        self.result = result
+        self.micro_batches, self.images = shape
+        self.links = [
+            Link(sock, arena, RankClock(fabric), Ledger(rank, costs, self.images, self.micro_batches))
+            for rank, (sock, arena) in enumerate(links)
+        ]
+        self.gradients: list[tuple[float, float]] = []
+        self.start = np.zeros(0, np.float32)
+        self._window = (0.0, 0.0)
+
+    @property
+    def world(self) -> int:
+        return len(self.links)
+
+    def parameters(self, rank: int) -> np.ndarray[Any, Any]:
+        """A copy of the parameters that a rank has put into its shared memory."""
+        return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0).copy()
+
+    def serve(self, total_s: float, silence_s: float, progress: Callable[[int], None]) -> None:
+        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one."""
+        poll = select.poll()
+        numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}
+        for number in numbers:
+            poll.register(number, select.POLLIN)
+        end = time.monotonic() + total_s
+        while not all(link.finished for link in self.links):
+            ready = poll.poll(1e3 * max(0.0, min(silence_s, end - time.monotonic())))
+            if not ready:
+                raise self._hung(total_s if time.monotonic() >= end else silence_s)
+            for number, _ in ready:
+                if not self._receive(numbers[number]):
+                    poll.unregister(number)
+            progress(min(link.clock.step for link in self.links))
+
+    def _receive(self, rank: int) -> bool:
+        link = self.links[rank]
+        chunk = link.sock.recv(1 << 16)
+        if not chunk:
+            if not link.finished:
+                raise Violation("crashed", f"Rank {rank} of {self.world} ended before its training was over.")
+            return False
+        link.buffer += chunk
+        whole = len(link.buffer) // EVENT.size * EVENT.size
+        for at in range(0, whole, EVENT.size):
+            self._handle(rank, link, bytes(link.buffer[at : at + EVENT.size]))
+        del link.buffer[:whole]
+        return True
+
+    def _handle(self, rank: int, link: Link, raw: bytes) -> None:
+        try:
+            event = unpack(raw)
+        except ValueError as error:
+            raise Violation("tampered", f"Rank {rank} sent bytes that are no event of the emulation.") from error
+        if link.waiting is not None or link.finished:
+            raise Violation("tampered", f"Rank {rank} went on while it was waiting for the other ranks.")
+        if event.kind in _COLLECTIVES:
+            self._enter(rank, link, event)
+        elif event.kind is Kind.START:
+            self.start = self.parameters(rank)
+            link.sock.sendall(OK)
+        elif event.kind is Kind.FETCH:
+            self._hand_out(rank, link)
+        elif event.kind is Kind.PARAMETERS:
+            self._finish(rank, link, event)
+        else:
+            self._advance(link, event)
+
+    def _advance(self, link: Link, event: Event) -> None:
+        clock = link.clock
+        if event.kind is Kind.FORWARD:
+            link.ledger.forward(event.which, event.number)
+            cost = self.costs.modules[event.which]
+            clock.join()
+            clock.launch(f"forward {cost.name}", MODELLED_IMAGES * cost.forward_us)
+        elif event.kind is Kind.BACKWARD:
+            if link.ledger.backward(event.which, event.number) and link is self.links[0]:
+                self._window = (0.0, 0.0)
+            cost = self.costs.modules[event.which]
+            clock.launch(f"backward {cost.name}", MODELLED_IMAGES * cost.backward_us)
+        elif event.kind is Kind.OPTIMIZER:
+            link.ledger.optimizer()
+            clock.finish_step(self.costs.optimizer_us)
+            if len(self.gradients) < clock.step:
+                self.gradients.append(self._window)
+        elif event.kind is Kind.SYNC:
+            clock.synchronise("wait for the device")
+        elif event.kind is Kind.HOST:
+            clock.stall("host work", event.amount / 1e3)
+        elif event.kind is Kind.WRITE:
+            clock.stall("print", self.fabric.write_us * event.number)
+        elif event.kind is Kind.DEVICE:
+            clock.join()
+            clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
+
+    def _hand_out(self, rank: int, link: Link) -> None:
+        batch = self.batches(link.ledger.fetched, rank)
+        link.ledger.fetched += 1
+        if batch is None:
+            link.sock.sendall(BATCH.pack(0, 0, 0, 0, 0))
+            return
+        pixels, labels = batch
+        link.sock.sendall(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
+
+    def _finish(self, rank: int, link: Link, event: Event) -> None:
+        if event.amount != self.costs.elements:
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} ended with {event.amount} parameters; the model has {self.costs.elements}.",
+            )
+        if self.batches(link.clock.step, rank) is not None:
+            raise Violation(
+                "wrong output", f"Rank {rank} stopped after {link.clock.step} optimizer steps, with batches left."
+            )
+        link.finished = True
+
+    def _enter(self, rank: int, link: Link, event: Event) -> None:
+        if event.flag >= len(DTYPES) or event.amount * ITEM_BYTES[event.flag] > link.arena.size:
+            raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
+        if event.kind is Kind.ALLREDUCE:
+            link.is_gradient = link.ledger.reduces_gradients(event.flag, event.amount)
+        link.waiting, link.announced = event, link.clock.announce()
+        if all(other.waiting is not None for other in self.links):
+            self._collective(event)
+
+    def _collective(self, event: Event) -> None:
+        odd = next((rank for rank, link in enumerate(self.links) if link.waiting != event), None)
+        if odd is not None:
+            raise Violation(
+                "crashed",
+                f"Rank {odd} is in {self._words(odd)} while rank {self.world - 1} is in {self._words(self.world - 1)}.",
+            )
+        self._move(event)
+        nbytes = event.amount * ITEM_BYTES[event.flag]
+        duration = (
+            self.fabric.allreduce_us(nbytes, self.world)
+            if event.kind in (Kind.ALLREDUCE, Kind.BARRIER)
+            else self.fabric.spread_us(nbytes, self.world)
+        )
+        end = max(link.announced[1] for link in self.links) + duration
+        for link in self.links:
+            link.clock.communicate(_COLLECTIVES[event.kind], link.announced, end, event.amount, DTYPES[event.flag])
+            if event.kind is Kind.BARRIER:
+                link.clock.synchronise("barrier")
+            link.waiting = None
+        for link in self.links:
+            link.sock.sendall(OK)
+
+    def _words(self, rank: int) -> str:
+        event = self.links[rank].waiting
+        return (
+            "no collective" if event is None else f"{_COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}"
+        )
+
+    def _hung(self, after_s: float) -> Violation:
+        late = [rank for rank, link in enumerate(self.links) if link.waiting is None and not link.finished]
+        waiting = [rank for rank, link in enumerate(self.links) if link.waiting is not None]
+        if late and waiting:
+            return Violation(
+                "timed out",
+                f"Rank {late[0]} did not come to the {self._words(waiting[0])} that the others wait in, within {after_s:.0f} s.",
+            )
+        if waiting:
+            return Violation(
+                "timed out",
+                f"Rank {waiting[0]} waits in {self._words(waiting[0])} that the other ranks never enter ({after_s:.0f} s).",
+            )
+        return Violation("timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s.")
+
+    def _move(self, event: Event) -> None:
+        """Carries a collective's payload: the result lies in the shared result region when this returns."""
+        import torch
+
+        if event.kind is Kind.BARRIER:
+            return
+        dtype = getattr(torch, DTYPES[event.flag])
+        count, size = event.amount, ITEM_BYTES[event.flag]
+        result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
+        sources = [torch.frombuffer(link.arena.memory, dtype=torch.uint8)[: count * size] for link in self.links]
+        if event.kind is Kind.BROADCAST:
+            result[: count * size].copy_(sources[event.which % self.world])
+        elif event.kind is Kind.ALLGATHER:
+            for rank, source in enumerate(sources):
+                result[rank * count * size : (rank + 1) * count * size].copy_(source)
+        else:
+            norm = _reduce(
+                [source.view(dtype) for source in sources], result[: count * size].view(dtype), REDUCTIONS[event.which]
+            )
+            if self.links[0].is_gradient:
+                self._note(norm)
+
+    def _note(self, norm: tuple[float, float]) -> None:
+        self._window = (self._window[0] + norm[0], self._window[1] + norm[1])
+
+
+def _reduce(sources: list[Any], out: Any, operation: str) -> tuple[float, float]:
+    """Reduces over the ranks in their order, narrow floats in float32, a piece at a time so that the sums stay in cache.
+
+    Returns the sum and the sum of squares of a floating result.
+    """
+    import torch
+
+    total = squares = 0.0
+    for at in range(0, out.numel(), _CHUNK):
+        pieces = [source[at : at + _CHUNK] for source in sources]
+        wide = torch.float32 if out.dtype in (torch.float16, torch.bfloat16) else out.dtype
+        sum_ = pieces[0].to(wide, copy=True)
+        for piece in pieces[1:]:
+            if operation in ("sum", "avg"):
+                sum_ += piece.to(wide)
+            else:
+                sum_ = (torch.maximum if operation == "max" else torch.minimum)(sum_, piece.to(wide))
+        if operation == "avg":
+            sum_ /= len(sources)
+        out[at : at + _CHUNK] = sum_
+        if out.dtype.is_floating_point:
+            total += float(sum_.sum())
+            squares += float(sum_.dot(sum_))
+    return total, squares

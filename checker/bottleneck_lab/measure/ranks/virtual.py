@@ -1,0 +1,105 @@
+"""A check on emulated GPUs: the learner's script and the shipped one, each on few and on many ranks, with the same secret batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
+from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
+from bottleneck_lab.measure.ranks.rules import Violation
+from bottleneck_lab.measure.ranks.run import Run, Secret, emulate
+
+FEW, MANY = 4, 8
+"""One node of GPUs, and two."""
+
+
+def measure_virtual(context: Context) -> Measured:
+    """Four emulated runs. Raises LearnerFault for what the script did, VerifierFault when the shipped script itself fails."""
+    secret = Secret.draw(np.random.default_rng(context.rng.getrandbits(128)))
+    theirs, shipped = {}, {}
+    for number, world in enumerate((MANY, FEW)):
+        theirs[world] = _run(context, context.submission, "learner", world, secret, number / 2)
+        shipped[world] = _run(context, context.pristine(), "reference", world, secret, number / 2 + 0.25)
+    measurement = compare(theirs, shipped)
+    specs = context.lab.spec.devices[context.device].criteria
+    return Measured(
+        results(measurement, specs),
+        isolation=theirs[MANY].isolation,
+        details=measurement.details() | {"steps": secret.steps},
+        notes=notes(measurement),
+        speedup=measurement.speedup if measurement.problem is None else None,
+    )
+
+
+def _run(context: Context, folder: Path, role: str, world: int, secret: Secret, done: float) -> Run:
+    scratch = context.janitor.folder / f"{role}-{world}"
+    doing = f"{'your' if role == 'learner' else 'the shipped'} script on {world} emulated ranks"
+    try:
+        return emulate(
+            folder,
+            context.lab.spec.entry,
+            world,
+            secret,
+            scratch,
+            context.janitor,
+            progress=lambda share: context.progress(doing, done + share / 4),
+        )
+    except Violation as violation:
+        if role == "learner":
+            raise LearnerFault(violation.reason, f"On {world} emulated ranks: {violation.sentence}") from violation
+        raise VerifierFault(f"The shipped script failed on {world} emulated ranks: {violation.sentence}") from violation
+
+
+def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement:
+    """The figures of a check from its runs by rank count; the few-rank and many-rank runs of both scripts."""
+    many = theirs[MANY]
+    problems = [same_training(theirs[world], shipped[world]) for world in (MANY, FEW)]
+    return RanksMeasurement(
+        few=FEW,
+        many=MANY,
+        few_images_per_s=theirs[FEW].images_per_s,
+        many_images_per_s=many.images_per_s,
+        baseline_few_images_per_s=shipped[FEW].images_per_s,
+        baseline_many_images_per_s=shipped[MANY].images_per_s,
+        step_ms=many.step_ms,
+        compute_ms=many.compute_ms,
+        communication_ms=many.communication_ms,
+        overlap_share=many.overlap_share,
+        bytes_per_step=min(many.reduced_bytes),
+        difference=max(theirs[world].difference(shipped[world]) for world in (FEW, MANY)),
+        checked=FEW + MANY,
+        problem=next((problem for problem in problems if problem), None),
+    )
+
+
+def same_training(run: Run, reference: Run) -> str | None:
+    """Why these parameters are not the reference's, or None: equal on every rank, near the reference, made of the same gradients."""
+    for rank, parameters in enumerate(run.parameters):
+        if not np.array_equal(parameters, run.parameters[0]):
+            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has other parameters than rank 0."
+    apart = run.difference(reference)
+    if not apart <= TOLERANCE:
+        return f"After {run.clocks[0].step} steps on {run.world} ranks the parameters are {apart:.1%} of the training's way from the reference's; {TOLERANCE:.0%} is allowed."
+    for step, ((_, mine), (_, right)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
+        ratio = np.sqrt(mine / right)
+        if min(abs(ratio - scale) / scale for scale in (1.0, float(run.world))) > GRADIENT_TOLERANCE:
+            return f"What was all-reduced in step {step} on {run.world} ranks is not the gradient: its norm is {ratio:.2f} times the reference's."
+    return None
+
+
+def notes(measurement: RanksMeasurement) -> list[str]:
+    """What a reader must know of these figures: the few that explain the verdict, then what they rest on."""
+    m = measurement
+    return [
+        f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms a step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
+        f"{m.communication_ms:.2f} ms of communication, {m.overlap_share:.0%} of it under compute; {m.bytes_per_step / 1e6:.1f} MB of gradients a step",
+        f"modelled throughput, images/s: {m.few_images_per_s:.0f} on {m.few}, {m.many_images_per_s:.0f} on {m.many}; "
+        f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
+        f"{m.few} ranks are one node, {m.many} ranks are two: the slower link between nodes comes in with the second",
+        *load_fabric().assumptions(),
+        f"cost table: {load_costs().gpu}. {load_costs().source}",
+    ]

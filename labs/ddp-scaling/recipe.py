@@ -1,0 +1,107 @@
+"""What is trained, on what, and for how long. Not part of the task: `train.py` is.
+
+torchrun --nproc-per-node 4 train.py
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import relu
+
+MICRO_BATCHES = 2  # an optimizer step sees this many micro-batches on every rank
+IMAGES = 80  # images a micro-batch and rank
+SIZE = 224  # pixels a side
+CLASSES = 1000
+STEPS = 30
+
+
+class Bottleneck(nn.Module):
+    """1x1 down, 3x3, 1x1 up, added to the input: N x C x H x W -> N x 4*width x H/stride x W/stride."""
+
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        nn.init.zeros_(self.bn3.weight)  # a block starts as the identity: the usual recipe for large batches
+        self.shortcut = None
+        if stride != 1 or channels != 4 * width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x):
+        y = relu(self.bn1(self.conv1(x)))
+        y = relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return relu(y + (x if self.shortcut is None else self.shortcut(x)))
+
+
+def stage(blocks, channels, width, stride):
+    return nn.Sequential(
+        Bottleneck(channels, width, stride), *(Bottleneck(4 * width, width, 1) for _ in range(blocks - 1))
+    )
+
+
+class Classifier(nn.Module):
+    """ResNet-50, 25.6 million parameters. The parts are listed as in our configuration files: what is predicted first, pixels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2048, CLASSES)
+        self.stage4 = stage(3, 1024, 512, 2)
+        self.stage3 = stage(6, 512, 256, 2)
+        self.stage2 = stage(4, 256, 128, 2)
+        self.stage1 = stage(3, 64, 64, 1)
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+        )
+
+    def forward(self, images):
+        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stem(images)))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def make_model():
+    torch.manual_seed(0)
+    return Classifier()
+
+
+def make_optimizer(model):
+    """The learning rate is the first of a long warm-up."""
+    return torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
+
+
+def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
+    """Yields, for every step, the list of its (images, labels) micro-batches for this rank."""
+    generator = torch.Generator().manual_seed(1000 + rank)
+    pixels = torch.randn(images, 3, size, size, generator=generator).to(device)
+    for _ in range(steps):
+        yield [
+            (pixels, torch.randint(CLASSES, (images,), generator=generator).to(device)) for _ in range(MICRO_BATCHES)
+        ]
+
+
+def main(wrap, train):
+    """Runs a training script under torchrun: on GPUs with NCCL, else on the CPU with gloo and pictures as small as a stamp."""
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    sizes = {} if cuda else {"steps": 4, "images": 4, "size": 32}
+    model = make_model().to(device)
+    ddp = wrap(model)
+    start = time.perf_counter()
+    train(ddp, make_optimizer(model), make_batches(dist.get_rank(), device, **sizes))
+    if cuda:
+        torch.cuda.synchronize()
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks: {time.perf_counter() - start:.2f} s")
+    dist.destroy_process_group()
