@@ -81,7 +81,7 @@ def median_interval(values: list[int]) -> tuple[float, float]:
 
 
 def _steps(summary: Summary) -> list[int]:
-    return [step.duration_ns for step in summary.steps] or [summary.wall_ns]
+    return [step.cost_ns for step in summary.steps] or [summary.wall_ns]
 
 
 def _noise_scale(first: list[int], second: list[int]) -> float:
@@ -128,8 +128,9 @@ def _figures(summary: Summary) -> dict[tuple[str, str], float]:
         for name in ("idle_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns"):
             key = ("device", name.removesuffix("_ns"))
             found[key] = found.get(key, 0) + getattr(use, name) / per / len(summary.devices)
+    host_step = sum(step.duration_ns for step in summary.steps) / per
     for name, share in summary.range_shares.items():
-        found["range", name] = share * summary.step_mean_ns
+        found["range", name] = share * host_step
     for operator in summary.operators:
         found["operator", operator.name] = (operator.self_ns if summary.cpu_only else operator.device_self_ns) / per
     for kernel in summary.kernels:

@@ -8,7 +8,7 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
 from bottleneck_lab.analysis.host import HostView, view_host
-from bottleneck_lab.analysis.window import Window, find_window
+from bottleneck_lab.analysis.window import Window, find_window, step_rows
 from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, make_table, take
 
 CPU = -1
@@ -50,9 +50,16 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
 
 def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
-    """The operators of a capture without an accelerator, as the work of the CPU: what runs inside input ranges is input, not work."""
-    ops = timeline.operators
-    busy = iv.subtract(iv.union(ops.start, ops.end), host.input)
+    """The operators (or, without any, the ranges) of a capture without an accelerator, as the work of the CPU.
+
+    What runs inside input ranges is input, not work.
+    """
+    work = (
+        timeline.operators
+        if len(timeline.operators)
+        else take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
+    )
+    busy = iv.subtract(iv.union(work.start, work.end), host.input)
     return make_table(
         DeviceTable, len(busy.start), start=busy.start, end=busy.end, device=np.full(len(busy.start), CPU)
     )
@@ -66,8 +73,15 @@ def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
         mine = take(timeline.device, timeline.device.rank == rank)
         host = view_host(timeline, rank, mine)
         rows = mine if len(mine) else cpu_rows(timeline, host)
-        devices = np.unique(rows.device).tolist()
+        devices = _working(rows)
         found.extend(_use(timeline, rank, take(rows, rows.device == device), host, window) for device in devices)
+    return found
+
+
+def _working(rows: DeviceTable) -> list[int]:
+    """The devices that ran a kernel. A process often touches the first device without using it; one that only copies counts where no device computes."""
+    computing = np.unique(rows.device[(rows.kind == Kind.KERNEL) | (rows.kind == Kind.COMMUNICATION)])
+    found: list[int] = (computing if len(computing) else np.unique(rows.device)).tolist()
     return found
 
 

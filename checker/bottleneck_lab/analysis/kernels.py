@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
 from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, take
 
@@ -93,7 +94,7 @@ def find_launches(timeline: Timeline) -> list[LaunchUse]:
 
 def _launch_use(timeline: Timeline, rows: DeviceTable, rank: int, device: int) -> LaunchUse:
     duration = rows.end - rows.start
-    called, call_length, started = _launch_times(timeline, rows, rank)
+    called, call_length, started = _launch_times(timeline, rows)
     steps = max(int((step_rows(timeline).rank == rank).sum()), 1)
     depth = queue_depth(called, started)
     return LaunchUse(
@@ -110,16 +111,12 @@ def _launch_use(timeline: Timeline, rows: DeviceTable, rank: int, device: int) -
     )
 
 
-def _launch_times(timeline: Timeline, rows: DeviceTable, rank: int) -> tuple[Ints, Ints, Ints]:
+def _launch_times(timeline: Timeline, rows: DeviceTable) -> tuple[Ints, Ints, Ints]:
     """(start of the call, its length, start of the kernel) of every kernel whose call was recorded, ns."""
-    runtime = take(timeline.runtime, (timeline.runtime.rank == rank) & (timeline.runtime.correlation > 0))
-    order = np.argsort(runtime.correlation, kind="stable")
-    keys = runtime.correlation[order]
-    if not len(keys):
-        return (np.empty(0, dtype=np.int64),) * 3
-    at = np.minimum(np.searchsorted(keys, rows.correlation), len(keys) - 1)
-    known = (keys[at] == rows.correlation) & (rows.correlation > 0)
-    call = order[at[known]]
+    runtime = timeline.runtime
+    call = join_rows(runtime.correlation, runtime.rank, rows.correlation, rows.rank)
+    known = call >= 0
+    call = call[known]
     return runtime.start[call], runtime.end[call] - runtime.start[call], rows.start[known]
 
 

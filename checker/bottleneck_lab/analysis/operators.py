@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, concatenate
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, concatenate
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -63,9 +64,11 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     device = timeline.device
     work = device.kind != Kind.SYNC
     duration = np.where(work, device.end - device.start, 0)
-    owner = _join_rows(table.correlation, layer == RUNTIME, table.rank, device.correlation, device.rank)
+    owner = join_rows(np.where(layer == RUNTIME, table.correlation, -1), table.rank, device.correlation, device.rank)
     missing = owner < 0
-    owner[missing] = _join_rows(table.external, layer == OPERATOR, table.rank, device.external, device.rank)[missing]
+    owner[missing] = join_rows(
+        np.where(layer == OPERATOR, table.external, -1), table.rank, device.external, device.rank
+    )[missing]
     found = owner >= 0
     device_ns = np.bincount(owner[found], weights=duration[found], minlength=len(table)).astype(np.int64)
     return CallTree(table, layer, nest(table), device_ns)
@@ -82,21 +85,6 @@ def _unmark(table: HostTable) -> HostTable:
     return HostTable(
         table.start, table.end, table.name, table.rank, table.thread, table.correlation, table.external >> 2
     )
-
-
-def _join_rows(
-    keys: Ints, usable: NDArray[np.bool_], ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts
-) -> NDArray[np.intp]:
-    """For each wanted (rank, key) the index of the row that has it, -1 where none has. Keys below 1 join nothing."""
-    rows = np.flatnonzero(usable & (keys > 0))
-    own = keys[rows] << 12 | ranks[rows]
-    order = np.argsort(own, kind="stable")
-    rows, own = rows[order], own[order]
-    sought = wanted << 12 | wanted_ranks
-    if not len(rows):
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(own, sought), len(own) - 1)
-    return np.where((own[at] == sought) & (wanted > 0), rows[at], -1)
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
 from bottleneck_lab.trace.timeline import Kind, Timeline, take
 
@@ -63,11 +64,11 @@ def _lost_kernels(timeline: Timeline) -> list[str]:
     calls = take(timeline.runtime, np.isin(timeline.runtime.name, _launch_names(timeline)))
     if len(calls) < 20 or not len(timeline.device):
         return []
-    lost = ~np.isin(calls.correlation, timeline.device.correlation)
+    lost = join_rows(timeline.device.correlation, timeline.device.rank, calls.correlation, calls.rank) < 0
     if lost.mean() <= 0.1:
         return []
     return [
-        f"{int(lost.sum())} of {len(calls)} kernel launches have no kernel: part of the device's activities was dropped"
+        f"{int(lost.sum())} of {len(calls)} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
     ]
 
 
@@ -75,11 +76,13 @@ def _lost_calls(timeline: Timeline) -> list[str]:
     kernels = take(timeline.device, timeline.device.kind == Kind.KERNEL)
     if len(kernels) < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
-    lost = ~np.isin(kernels.correlation, timeline.runtime.correlation)
+    lost = join_rows(timeline.runtime.correlation, timeline.runtime.rank, kernels.correlation, kernels.rank) < 0
     graphs = any("GraphLaunch" in timeline.strings[i] for i in np.unique(timeline.runtime.name).tolist())
     if lost.mean() <= 0.2 or graphs:
         return []
-    return [f"{int(lost.sum())} of {len(kernels)} kernels have no launching call: part of the host's calls was dropped"]
+    return [
+        f"{int(lost.sum())} of {len(kernels)} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
+    ]
 
 
 def _empty_steps(timeline: Timeline) -> list[str]:

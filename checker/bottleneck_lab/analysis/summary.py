@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True):
     steps: list[Step]
     step_mean_ns: int
     step_spread: float
-    """Standard deviation over mean of the steps' durations."""
+    """Standard deviation over mean of the steps' costs."""
     range_shares: dict[str, float]
     """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`, `backward`, `optimizer` and whatever else was marked."""
     operators: list[OperatorRow]
@@ -71,7 +71,7 @@ def summarise(timeline: Timeline) -> Summary:
         launches=find_launches(timeline),
         memory=find_memory(timeline),
         stragglers=find_stragglers(timeline),
-        step_ns=[step.duration_ns for step in steps],
+        step_ns=[step.cost_ns for step in steps],
         steps=len(steps),
         wall_ns=window.length,
     )

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from bottleneck_lab.trace.timeline import HostTable, Timeline, take
+from bottleneck_lab.analysis.join import join_rows
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, take
 
 _STEP = re.compile(
     r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$", re.IGNORECASE
@@ -27,12 +28,17 @@ class Window(NamedTuple):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One training or inference step, as the profiler or the program marked it. `range_ns` holds the time in each named range on its thread."""
+    """One training or inference step, as the profiler or the program marked it. `range_ns` holds the time in each named range on its thread.
+
+    `duration_ns` is the host's: it says little where the host runs ahead of the device. `cost_ns` runs from when the step before was done, on host and
+    device, to when this one was: what the step really took.
+    """
 
     name: str
     rank: int
     start_ns: int
     duration_ns: int
+    cost_ns: int
     range_ns: dict[str, int] = {}
 
 
@@ -69,6 +75,7 @@ def find_steps(timeline: Timeline) -> list[Step]:
     """Steps in order, each with the time in the ranges on its thread that no other range encloses within it."""
     steps = step_rows(timeline)
     others = take(timeline.ranges, ~np.isin(timeline.ranges.name, steps.name))
+    costs = step_costs(timeline, steps)
     found = []
     for i in range(len(steps)):
         start, end = int(steps.start[i]), int(steps.end[i])
@@ -79,10 +86,30 @@ def find_steps(timeline: Timeline) -> list[Step]:
                 rank=int(steps.rank[i]),
                 start_ns=start,
                 duration_ns=end - start,
+                cost_ns=int(costs[i]),
                 range_ns=outermost_times(timeline, take(others, mine)),
             )
         )
     return found
+
+
+def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
+    """From the end of the step before (the start, for the first of a rank) to the end of this one, ns; a step ends with the device work launched in it."""
+    done = steps.end.copy()
+    device = take(timeline.device, timeline.device.kind != Kind.SYNC)
+    call = join_rows(timeline.runtime.correlation, timeline.runtime.rank, device.correlation, device.rank)
+    launched = device.start.copy()
+    launched[call >= 0] = timeline.runtime.start[call[call >= 0]]
+    costs = np.zeros(len(steps), dtype=np.int64)
+    for rank in np.unique(steps.rank).tolist():
+        mine = np.flatnonzero(steps.rank == rank)
+        rows = np.flatnonzero(device.rank == rank)
+        at = np.searchsorted(steps.start[mine], launched[rows], side="right") - 1
+        rows, at = rows[at >= 0], at[at >= 0]
+        np.maximum.at(done, mine[at], device.end[rows])
+        ends = np.maximum.accumulate(done[mine])
+        costs[mine] = np.diff(ends, prepend=steps.start[mine[0]])
+    return costs
 
 
 def outermost_times(timeline: Timeline, rows: HostTable) -> dict[str, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 from isal import igzip, isal_zlib
@@ -15,6 +17,8 @@ from isal import igzip, isal_zlib
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
 from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace.ncu import is_ncu_csv, load_ncu_csv, load_ncu_report
+from bottleneck_lab.trace.nsys import SQLITE_MAGIC, load_nsys_report, load_nsys_sqlite
 from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
@@ -25,12 +29,24 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 
 def load(path: Path | str) -> Timeline:
-    """The capture at `path`: a Kineto or Chrome trace (.json, .json.gz). Raises CaptureError with what to do when it cannot be read."""
+    """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also gzipped), an nsys report or its SQLite
+    export (also gzipped), ncu's CSV or report. Raises CaptureError with what to do when it cannot be read."""
     path = Path(path)
     start = _first_bytes(path)
+    reader = _reader_of(path, start)
+    return _guarded(path, lambda: reader(path))
+
+
+def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
+    if path.suffix == ".nsys-rep":
+        return load_nsys_report
+    if path.suffix == ".ncu-rep":
+        return load_ncu_report
+    if start.startswith(SQLITE_MAGIC):
+        return load_nsys_sqlite
     if start.startswith(GZIP_MAGIC):
-        return _guarded(path, lambda: _load_gzip(path))
-    return _guarded(path, lambda: _load_plain(path))
+        return _load_gzip
+    return load_ncu_csv if is_ncu_csv(start) else _load_plain
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -54,7 +70,17 @@ def _load_plain(path: Path) -> Timeline:
 
 def _load_gzip(path: Path) -> Timeline:
     with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]
-        return read_kineto(file.read, path)
+        start = file.peek(len(SQLITE_MAGIC))[: len(SQLITE_MAGIC)]
+        return _unpacked(file, path) if start == SQLITE_MAGIC else read_kineto(file.read, path)
+
+
+def _unpacked(file: IO[bytes], path: Path) -> Timeline:
+    """SQLite needs a file that it can seek in."""
+    with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
+        target = Path(folder) / "export.sqlite"
+        with target.open("wb") as out:
+            shutil.copyfileobj(file, out, 4 << 20)
+        return load_nsys_sqlite(target, source=path)
 
 
 def _guarded(path: Path, read: Callable[[], Result]) -> Result:

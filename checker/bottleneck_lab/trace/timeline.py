@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.trace.counters import KernelCounters
+
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 TinyInts = NDArray[np.int8]
@@ -145,6 +147,7 @@ class Timeline:
     emulated: bool = False
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
+    counters: tuple[KernelCounters, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

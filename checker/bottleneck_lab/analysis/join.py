@@ -1,0 +1,22 @@
+"""Joins device activities to the calls that launched them. Correlation numbers are unique within a rank only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.timeline import Ints, SmallInts
+
+
+def join_rows(keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts) -> NDArray[np.intp]:
+    """For each wanted (rank, key) the index of a row that has it, -1 where none has. Keys below 1 join nothing."""
+    rows = np.flatnonzero(keys > 0)
+    if not len(rows):
+        return np.full(len(wanted), -1)
+    own = keys[rows] << 12 | ranks[rows]
+    if (own[1:] < own[:-1]).any():
+        order = np.argsort(own, kind="stable")
+        rows, own = rows[order], own[order]
+    sought = wanted << 12 | wanted_ranks
+    at = np.minimum(np.searchsorted(own, sought), len(own) - 1)
+    return np.where((own[at] == sought) & (wanted > 0), rows[at], -1)

@@ -1,0 +1,30 @@
+"""NVIDIA's own tools, where they are installed, for files that only they can read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from bottleneck_lab.errors import CaptureError
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a tool on PATH, None where there is none."""
+    return shutil.which(name)
+
+
+def run_tool(command: list[str], source: Path, limit_s: int) -> str:
+    """The tool's output. Its exit status says little (both tools exit 0 on some failures): callers judge by what came out."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, errors="replace")
+    except subprocess.TimeoutExpired:
+        raise CaptureError(
+            f"{Path(command[0]).name} took longer than {limit_s} s on {source.name}.",
+            "Export the file by hand, then load what it wrote.",
+        ) from None
+    except OSError as error:
+        raise CaptureError(
+            f"{command[0]} cannot be run: {error}.", "Install it again, or export the file elsewhere."
+        ) from error
+    return done.stdout

@@ -1,0 +1,213 @@
+"""Nsight Compute: CSV (raw or details page) and .ncu-rep → kernels with their counters."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.counters import KernelCounters
+from bottleneck_lab.trace.external import find_tool, run_tool
+from bottleneck_lab.trace.timeline import DeviceInfo, DeviceTable, HostTable, Kind, MemoryTable, Timeline, make_table
+
+SIZE_LIMIT_BYTES = 512 << 20
+ROW_LIMIT = 1_000_000
+_HEADER = re.compile(r'^"?ID"?,"?Process ID"?,', re.MULTILINE)
+_SCALES = {"nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9}
+_SCALES |= {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9}
+_FIXED = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+)
+
+
+def is_ncu_csv(start: bytes) -> bool:
+    """Whether a file that starts so may be ncu's CSV: its header, or ncu's own messages before it."""
+    text = start.decode("utf-8", "replace")
+    return text.startswith("==PROF==") or bool(_HEADER.match(text))
+
+
+def load_ncu_csv(path: Path) -> Timeline:
+    """From `ncu --csv`, with or without `--page raw --print-units base`."""
+    if path.stat().st_size > SIZE_LIMIT_BYTES:
+        raise CaptureError(
+            f"{path.name} is larger than {SIZE_LIMIT_BYTES >> 20} MB.",
+            "Export fewer kernels or metrics (--launch-count, --metrics).",
+        )
+    return as_timeline(parse_csv(path.read_text(encoding="utf-8", errors="replace"), path), path)
+
+
+def load_ncu_report(path: Path) -> Timeline:
+    """From a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where only that is installed."""
+    if importlib.util.find_spec("ncu_report") is not None:
+        return as_timeline(_read_report(path), path)
+    tool = find_tool("ncu")
+    if tool is None:
+        raise CaptureError(
+            f"{path.name} needs NVIDIA's reader.",
+            "Run `pip install bottleneck-lab[ncu]`, or export with `ncu --import FILE --csv --page raw --print-units base`.",
+        )
+    text = run_tool([tool, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"], path, limit_s=120)
+    return as_timeline(parse_csv(text, path), path)
+
+
+def _read_report(path: Path) -> list[KernelCounters]:
+    import ncu_report
+
+    try:
+        context = ncu_report.load_report(str(path))
+        return [_action(action) for group in context for action in group]
+    except CaptureError:
+        raise
+    except Exception as error:  # the package raises whatever its C++ does
+        raise CaptureError(
+            f"{path.name} is no readable ncu report: {error}.", "Capture again with ncu, or update ncu-report."
+        ) from error
+
+
+def _action(action: Any) -> KernelCounters:
+    metrics = {}
+    for name in action.metric_names():
+        value = action[name].value()
+        if isinstance(value, (int, float)):
+            metrics[name] = float(value)
+    capability = f"{metrics.get('device__attribute_compute_capability_major', 0):.0f}.{metrics.get('device__attribute_compute_capability_minor', 0):.0f}"
+    sizes = [tuple(int(metrics.get(f"launch__{kind}_dim_{axis}", 1)) for axis in "xyz") for kind in ("grid", "block")]
+    return KernelCounters(str(action.name()), 0, capability, sizes[0], sizes[1], metrics)
+
+
+def parse_csv(text: str, path: Path) -> list[KernelCounters]:
+    """Both of ncu's layouts: one row a kernel (raw page), or one row a metric (details page)."""
+    start = _HEADER.search(text)
+    if start is None:
+        raise CaptureError(
+            f"{path.name} has no table of kernels.",
+            "Export with `ncu --import FILE --csv --page raw --print-units base`.",
+        )
+    try:
+        rows = csv.DictReader(io.StringIO(text[start.start() :]))
+        names = list(rows.fieldnames or ())
+        found = _long_layout(rows) if "Metric Name" in names else _wide_layout(rows, names)
+    except csv.Error as error:
+        raise CaptureError(f"{path.name} is damaged: {error}.", "Export it again.") from error
+    if not found:
+        raise CaptureError(
+            f"{path.name} holds no kernel.", "Check --kernel-name and --launch-count: ncu may have matched nothing."
+        )
+    return found
+
+
+def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+    for count, row in enumerate(rows):
+        if count >= ROW_LIMIT:
+            raise CaptureError(f"The file has more than {ROW_LIMIT} rows.", "Export fewer kernels or metrics.")
+        yield row
+
+
+def _wide_layout(rows: Iterable[dict[str, str]], names: list[str]) -> list[KernelCounters]:
+    """The first row under the header holds the units."""
+    found, units = [], {}
+    for row in _limited(rows):
+        if not (row.get("ID") or "").strip():
+            units = row
+            continue
+        metrics = {}
+        for name in names:
+            value = None if name in _FIXED else _number(row.get(name))
+            if value is not None:
+                metrics[name] = value * _scale(units.get(name))
+        found.append(_kernel(row, metrics))
+    return found
+
+
+def _long_layout(rows: Iterable[dict[str, str]]) -> list[KernelCounters]:
+    kernels: dict[str, tuple[dict[str, str], dict[str, float]]] = {}
+    for row in _limited(rows):
+        _, metrics = kernels.setdefault(row.get("ID") or "", (row, {}))
+        value = _number(row.get("Metric Value"))
+        if value is not None:
+            metrics[row.get("Metric Name") or ""] = value * _scale(row.get("Metric Unit"))
+    return [_kernel(row, metrics) for row, metrics in kernels.values()]
+
+
+def _kernel(row: dict[str, str], metrics: dict[str, float]) -> KernelCounters:
+    if "Duration" in metrics:  # the details page has its own names
+        metrics.setdefault("gpu__time_duration.sum", metrics["Duration"])
+    return KernelCounters(
+        name=row.get("Kernel Name") or "",
+        device=int(_number(row.get("Device")) or 0),
+        compute_capability=row.get("CC") or "",
+        grid=_sizes(row.get("Grid Size")),
+        block=_sizes(row.get("Block Size")),
+        metrics=metrics,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def _scale(unit: str | None) -> float:
+    """To ns, bytes and Hz, also per something ("Gbyte/second")."""
+    return float(_SCALES.get((unit or "").split("/")[0], 1))
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    return tuple(min(int(size), 2**31) for size in re.findall(r"\d{1,10}", text or "")[:3])
+
+
+def as_timeline(kernels: list[KernelCounters], path: Path) -> Timeline:
+    """The kernels laid end to end: ncu runs them one by one, so only their durations mean anything."""
+    lengths = np.array([min(max(int(k.duration_ns), 0), 2**40) for k in kernels], dtype=np.int64)
+    end = np.cumsum(lengths)
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(k.name for k in kernels))}
+    table = make_table(
+        DeviceTable,
+        len(kernels),
+        start=end - lengths,
+        end=end,
+        name=[numbers[k.name] for k in kernels],
+        kind=np.full(len(kernels), int(Kind.KERNEL)),
+        device=[k.device for k in kernels],
+        grid=[int(np.prod(k.grid, dtype=np.float64)) for k in kernels],
+        block=[min(int(np.prod(k.block, dtype=np.float64)), 2**31 - 1) for k in kernels],
+        occupancy=[k.metrics.get("sm__warps_active.avg.pct_of_peak_sustained_active", np.nan) for k in kernels],
+    )
+    host = make_table(HostTable)
+    capabilities = {k.device: k.compute_capability for k in kernels}
+    return Timeline(
+        str(path),
+        "ncu",
+        tuple(numbers),
+        table,
+        host,
+        host,
+        host,
+        host,
+        make_table(MemoryTable),
+        devices=tuple(DeviceInfo(0, device, compute_capability=cc) for device, cc in sorted(capabilities.items())),
+        notes=(
+            "ncu runs kernels one at a time: their order and durations are real, the time between them is not recorded",
+        ),
+        counters=tuple(kernels),
+    )

@@ -1,0 +1,307 @@
+"""Synthetic captures with a known bottleneck, in torch.profiler's format. No GPU and no torch: a host clock and a queue a stream, stepped by hand.
+
+    python datasets/captures/make.py --root DIR [--seed 1]
+
+Every capture says in its metadata that it is synthetic and what was put into it. They are ground truth for the detectors and for tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+PID, MAIN, WORKER = 4000, 4000, 4001
+COMPUTE_STREAM, COPY_STREAM, COMMUNICATION_STREAM = 7, 20, 24
+DEVICE = {
+    "id": 0,
+    "name": "Synthetic GPU",
+    "numSms": 100,
+    "totalGlobalMem": 1 << 36,
+    "computeMajor": 9,
+    "computeMinor": 0,
+}
+
+
+class Program:
+    """A training loop on one device. Times are microseconds with three decimals, as Kineto writes them.
+
+    `host` is the main thread's clock, `tail[stream]` the time at which a stream has done all that was queued on it.
+    """
+
+    def __init__(self, seed: int = 1, rank: int = 0, jitter: float = 0.03) -> None:
+        self.random = random.Random(seed)
+        self.rank = rank
+        self.jitter = jitter
+        self.host = 1_000_000.0
+        self.tail: dict[int, float] = {}
+        self.events: list[dict[str, Any]] = []
+        self._correlation = 0
+        self._held = 1 << 28
+
+    def vary(self, us: float) -> float:
+        return round(us * (1 + self.random.uniform(-self.jitter, self.jitter)), 3)
+
+    def add(self, cat: str, name: str, start: float, dur: float, tid: int = MAIN, **args: Any) -> None:
+        place = {"pid": 0, "tid": args["stream"]} if "stream" in args else {"pid": PID, "tid": tid}
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, **place, "ts": round(start, 3), "dur": round(dur, 3), "args": args}
+        )
+
+    def python(self, us: float) -> None:
+        """Host time in which nothing is recorded."""
+        self.host = round(self.host + self.vary(us), 3)
+
+    def launch(
+        self, name: str, us: float, *, stream: int = COMPUTE_STREAM, after: float = 0.0, call_us: float = 5.0
+    ) -> float:
+        """Queues a kernel and returns when it will end. It starts 3 us after the call at the earliest."""
+        self._correlation += 1
+        self.add("cuda_runtime", "cudaLaunchKernel", self.host, call_us, correlation=self._correlation)
+        start = round(max(self.host + 3.0, self.tail.get(stream, 0.0), after), 3)
+        us = self.vary(us)
+        self.add(
+            "kernel",
+            name,
+            start,
+            us,
+            device=0,
+            stream=stream,
+            correlation=self._correlation,
+            grid=[512, 1, 1],
+            block=[256, 1, 1],
+        )
+        self.tail[stream] = round(start + us, 3)
+        self.host = round(self.host + call_us, 3)
+        return self.tail[stream]
+
+    def operator(self, name: str, kernel: str, us: float, host_us: float = 12.0) -> None:
+        """An operator that launches one kernel and takes `host_us` of the host."""
+        start = self.host
+        self.python(host_us / 2)
+        self.launch(kernel, us)
+        self.python(host_us / 2)
+        self.add("cpu_op", name, start, self.host - start)
+
+    def copy(self, size: int, *, pinned: bool, stream: int = COMPUTE_STREAM, gb_per_s: float | None = None) -> float:
+        """Host to device. A pageable copy blocks the host until it is done."""
+        speed = gb_per_s or (24.0 if pinned else 6.0)
+        self._correlation += 1
+        kind = "Pinned" if pinned else "Pageable"
+        us = self.vary(size / speed / 1e3)
+        begin = self.host
+        start = round(max(begin + 4.0, self.tail.get(stream, 0.0)), 3)
+        self.add(
+            "gpu_memcpy",
+            f"Memcpy HtoD ({kind} -> Device)",
+            start,
+            us,
+            device=0,
+            stream=stream,
+            correlation=self._correlation,
+            bytes=size,
+        )
+        self.tail[stream] = round(start + us, 3)
+        self.host = round(begin + 5.0 if pinned else self.tail[stream] + 2.0, 3)
+        self.add("cuda_runtime", "cudaMemcpyAsync", begin, self.host - begin, correlation=self._correlation)
+        return self.tail[stream]
+
+    def wait(self, name: str = "cudaStreamSynchronize") -> None:
+        """The host waits for everything that is queued."""
+        end = max([self.host + 2.0, *(tail + 4.0 for tail in self.tail.values())])
+        self._correlation += 1
+        self.add("cuda_runtime", name, self.host, end - self.host, correlation=self._correlation)
+        self.host = round(end, 3)
+
+    def item(self) -> None:
+        """loss.item(): a copy of four bytes to the host and a wait."""
+        start = self.host
+        self._correlation += 1
+        begin = round(max(self.host + 4.0, self.tail.get(COMPUTE_STREAM, 0.0)), 3)
+        self.add(
+            "gpu_memcpy",
+            "Memcpy DtoH (Device -> Pageable)",
+            begin,
+            1.5,
+            device=0,
+            stream=COMPUTE_STREAM,
+            correlation=self._correlation,
+            bytes=4,
+        )
+        self.add("cuda_runtime", "cudaMemcpyAsync", self.host, 6.0, correlation=self._correlation)
+        self.tail[COMPUTE_STREAM] = round(begin + 1.5, 3)
+        self.host = round(self.host + 6.0, 3)
+        self.wait()
+        self.add("cpu_op", "aten::item", start, self.host - start)
+
+    def memory(self, size: int) -> None:
+        self._held += size
+        args = {
+            "Total Reserved": 1 << 30,
+            "Total Allocated": self._held,
+            "Bytes": size,
+            "Addr": 1,
+            "Device Id": 0,
+            "Device Type": 1,
+        }
+        self.events.append(
+            {
+                "ph": "i",
+                "s": "t",
+                "cat": "cpu_instant_event",
+                "name": "[memory]",
+                "pid": PID,
+                "tid": MAIN,
+                "ts": self.host,
+                "args": args,
+            }
+        )
+
+    def range(self, name: str, start: float) -> None:
+        """Marks what the host did since `start`."""
+        self.add("user_annotation", name, start, self.host - start)
+
+    def trace(self, label: str = "", world_size: int = 1) -> dict[str, Any]:
+        return {
+            "schemaVersion": 1,
+            "synthetic": True,
+            "injected": label,
+            "deviceProperties": [DEVICE],
+            "distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": world_size},
+            "traceEvents": sorted(self.events, key=lambda e: e["ts"]),
+        }
+
+
+BOTTLENECKS: dict[str, tuple[str, ...]] = {
+    "healthy": (),
+    "healthy-small": (),
+    "input": ("input-starved",),
+    "launch": ("launch-bound",),
+    "sync": ("sync-stalls",),
+    "pageable": ("copy-exposed", "pageable-copies"),
+    "communication": ("communication-exposed",),
+    "elementwise": ("unfused-elementwise",),
+    "layout": ("layout-conversions",),
+    "fp32": ("tensor-cores-unused",),
+    "growth": ("memory-growth",),
+    "allocator": ("allocator-churn",),
+    "uneven": ("uneven-steps",),
+}
+"""What is put into a capture, and the findings that it must give: these and no others."""
+
+
+def training(bottleneck: str, seed: int = 1, steps: int = 8, strength: float = 1.0) -> Program:
+    """A loop of data, h2d, forward, backward and optimizer with one bottleneck (or none)."""
+    run = Program(seed)
+    layers = 24 if bottleneck != "healthy-small" else 60
+    for number in range(steps):
+        begin = run.host
+        _step(run, bottleneck, number, layers, strength)
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def _step(run: Program, bottleneck: str, number: int, layers: int, strength: float) -> None:
+    start = run.host
+    run.python(25_000 * strength if bottleneck == "input" else 60)
+    run.range("data", start)
+    start = run.host
+    _h2d(run, bottleneck, strength)
+    run.range("h2d", start)
+    start = run.host
+    kernel_us = 3.0 if bottleneck == "launch" else 90.0 if bottleneck == "healthy-small" else 250.0
+    _layers(run, bottleneck, layers, kernel_us, "forward", strength)
+    run.range("forward", start)
+    start = run.host
+    if bottleneck in ("growth", "healthy"):
+        run.memory(4 << 20)
+        run.memory(0 if bottleneck == "growth" else -(4 << 20))
+    _layers(run, bottleneck, layers, kernel_us, "backward", strength)
+    gradients = max(run.tail.values())
+    hidden = gradients - 2_500.0
+    if bottleneck == "communication":
+        run.launch(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4_000 * strength, stream=COMMUNICATION_STREAM, after=gradients
+        )
+        run.tail[COMPUTE_STREAM] = run.tail[COMMUNICATION_STREAM]
+    elif bottleneck == "healthy":
+        run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2_000, stream=COMMUNICATION_STREAM, after=hidden)
+    run.range("backward", start)
+    start = run.host
+    run.operator("aten::_foreach_add_", "void multi_tensor_apply_kernel<>", 20.0 if bottleneck == "launch" else 300.0)
+    if bottleneck == "uneven" and number % 4 == 3:
+        run.launch("triton_autotune", 14_000 * strength)
+    if bottleneck == "allocator":
+        _driver(run, "cudaFree"), _driver(run, "cudaMalloc")
+    run.range("optimizer", start)
+    if number % 4 == 3 or bottleneck in ("uneven", "growth"):
+        run.item()
+
+
+def _driver(run: Program, name: str) -> None:
+    run.wait(name)
+    run.memory(0)
+
+
+def _h2d(run: Program, bottleneck: str, strength: float) -> None:
+    if bottleneck == "pageable":
+        run.copy(int(19_000_000 * strength), pinned=False)
+    else:
+        run.copy(100_000 if bottleneck == "launch" else 4_000_000, pinned=True, stream=COPY_STREAM)
+
+
+def _layers(run: Program, bottleneck: str, layers: int, us: float, phase: str, strength: float) -> None:
+    matrix = "ampere_sgemm_128x64_tn" if bottleneck == "fp32" else "sm90_xmma_gemm_bf16bf16_bf16f32_tn"
+    for _ in range(layers):
+        run.operator(
+            "aten::addmm" if phase == "forward" else "autograd::engine::evaluate_function: AddmmBackward0", matrix, us
+        )
+        if bottleneck == "elementwise":
+            for _ in range(3):
+                run.operator(
+                    "aten::mul", "void at::native::vectorized_elementwise_kernel<4, MulFunctor>", 90 * strength
+                )
+        if bottleneck == "layout":
+            run.operator("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>", 60 * strength)
+        if bottleneck == "launch":
+            run.python(20 * strength)
+        if bottleneck == "sync":
+            run.item()
+            run.python(40 * strength)
+
+
+def write(root: Path, seed: int) -> None:
+    """All captures, with a manifest of what each is and its checksum."""
+    root.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for bottleneck, found in BOTTLENECKS.items():
+        data = json.dumps(training(bottleneck, seed, steps=4).trace(bottleneck)).encode()
+        path = root / f"synthetic-{bottleneck}.json.gz"
+        path.write_bytes(gzip.compress(data, mtime=0))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        listed.append(
+            {
+                "file": path.name,
+                "what": f"synthetic: {bottleneck}",
+                "findings": list(found),
+                "made_by": f"make.py --seed {seed}",
+                "sha256": digest,
+            }
+        )
+    (root / "manifest.json").write_text(json.dumps({"captures": listed}, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="where the captures are written")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    write(options.root, options.seed)
+
+
+if __name__ == "__main__":
+    main()
