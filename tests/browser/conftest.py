@@ -1,0 +1,85 @@
+"""One headless Chromium for all browser tests, and a watch over everything a page does."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+
+import pytest
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The system's Chromium, driven through Playwright."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """An open page, with what it said, asked for and refused."""
+
+    page: object
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def pixels(self, selector: str) -> int:
+        """How many different colours a canvas shows."""
+        return self.page.evaluate(
+            """selector => {
+              const canvas = document.querySelector(selector);
+              const data = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+              return new Set(data).size;
+            }""",
+            selector,
+        )
+
+    @property
+    def shown_ns(self) -> int:
+        """How much time the timeline shows, ns."""
+        self.page.wait_for_timeout(50)
+        return int(self.page.get_attribute("#timeline", "data-shown-ns"))
+
+
+@pytest.fixture
+def open_page(chromium, tmp_path):
+    """`open_page(html, width=…, dark=…)` → the page, opened from a file, once its timeline is drawn."""
+    contexts = []
+
+    def opened(html, *, width=1280, height=900, dark=False):
+        file = tmp_path / "a report with späces.html"
+        file.write_text(html, encoding="utf-8")
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=True
+        )
+        contexts.append(context)
+        watched = Watched(context.new_page())
+        watched.page.on("console", lambda message: watched.complaints.append(message.text))
+        watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+        watched.page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))
+        watched.page.on("request", lambda request: watched.requests.append(request.url))
+        watched.page.goto(file.as_uri())
+        watched.page.wait_for_selector("#timeline[data-ready]", timeout=30_000)
+        return watched
+
+    yield opened
+    for context in contexts:
+        context.close()

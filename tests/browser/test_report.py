@@ -1,0 +1,177 @@
+"""The report in a real browser: it draws, it zooms, it fetches nothing, and nothing in a trace can make it do anything else."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.html import Answered, render_html
+
+pytestmark = pytest.mark.browser
+
+UNIT = Path(__file__).parents[1] / "unit" / "report"
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"browser_{name}", UNIT / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+made_up = _load("made_up")
+made_up_capture = _load("made_up_capture")
+
+
+def page_of(timeline, verdict):
+    """A page with every section."""
+    summary = summarise(timeline)
+    return render_html(
+        title="dataloader",
+        timeline=timeline,
+        summary=summary,
+        attempts=[made_up.slow(), made_up.undecided(), verdict],
+        diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits", True)],
+        comparison=compare(summary, summary),
+    )
+
+
+@pytest.fixture
+def report(open_page):
+    """The made-up capture's page, opened."""
+    return open_page(page_of(made_up_capture.capture(), made_up.passed()))
+
+
+def middle(report, selector="canvas.lanes"):
+    box = report.page.locator(selector).bounding_box()
+    return box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.3
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_it_opens_without_a_complaint_and_draws(open_page, width, dark):
+    report = open_page(page_of(made_up_capture.capture(emulated=True), made_up.slow()), width=width, dark=dark)
+    assert report.complaints == []
+    assert report.requests == [report.page.url], "the file itself and nothing else"
+    assert report.pixels("canvas.lanes") > 10
+    assert report.pixels("canvas.overview") > 5
+    assert report.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no sideways scrolling"
+    assert report.page.get_by_text("Emulated device").is_visible()
+
+
+def test_hostile_names_are_drawn_and_do_nothing(open_page):
+    report = open_page(page_of(made_up_capture.hostile(), made_up.hostile()))
+    assert report.complaints == []
+    assert report.requests == [report.page.url]
+    assert report.pixels("canvas.lanes") > 10
+
+
+def test_keys_zoom_and_move(report):
+    page, whole = report.page, report.shown_ns
+    assert whole == 30 * made_up_capture.MS
+    page.focus("canvas.lanes")
+    page.keyboard.press("+")
+    assert report.shown_ns == whole / 2
+    before = page.locator("canvas.lanes").screenshot()
+    page.keyboard.press("ArrowRight")
+    assert report.shown_ns == whole / 2
+    assert page.locator("canvas.lanes").screenshot() != before
+    page.keyboard.press("0")
+    assert report.shown_ns == whole
+
+
+def test_the_wheel_zooms_once_the_timeline_has_the_focus(report):
+    page, whole = report.page, report.shown_ns
+    page.locator("#steps").scroll_into_view_if_needed()
+    page.mouse.move(*middle(report))
+    page.mouse.wheel(0, -100)
+    assert report.shown_ns == whole, "the page scrolls until the timeline was clicked"
+    page.mouse.move(*middle(report))
+    page.mouse.click(*middle(report))
+    page.mouse.wheel(0, -100)
+    assert report.shown_ns < whole
+
+
+def test_dragging_along_the_ruler_shows_that_stretch(report):
+    page, whole = report.page, report.shown_ns
+    page.locator("canvas.lanes").scroll_into_view_if_needed()
+    box = page.locator("canvas.lanes").bounding_box()
+    labels = 190
+    left, right = (box["x"] + labels + (box["width"] - labels) * share for share in (0.25, 0.75))
+    page.mouse.move(left, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(right, box["y"] + 10, steps=4)
+    page.mouse.up()
+    assert report.shown_ns == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_the_longest_gap_is_shown_with_its_cause(report):
+    report.page.get_by_role("button", name="Next longest gap").click()
+    report.page.wait_for_timeout(50)
+    detail = report.page.locator(".detail").inner_text()
+    assert detail.startswith("input · 5.00 ms")
+    assert report.shown_ns < 30 * made_up_capture.MS
+
+
+def test_pointing_at_an_event_names_it(report):
+    page = report.page
+    page.locator("canvas.lanes").scroll_into_view_if_needed()
+    box = page.locator("canvas.lanes").bounding_box()
+    found = set()
+    for y in range(30, int(box["height"]), 8):
+        page.mouse.move(box["x"] + 190 + (box["width"] - 190) * 0.27, box["y"] + y)
+        if page.locator(".tip").is_visible():
+            found.add(page.locator(".tip b").inner_text())
+    assert {"ProfilerStep#0", "forward", "aten::conv2d"} <= found
+
+
+def test_a_name_can_be_highlighted(report):
+    before = report.page.locator("canvas.lanes").screenshot()
+    report.page.get_by_role("searchbox").fill("conv2d")
+    report.page.wait_for_timeout(50)
+    assert report.page.locator("canvas.lanes").screenshot() != before
+
+
+def test_every_section_is_reached_from_the_navigation_by_keyboard(report):
+    names = report.page.locator("nav a").all_inner_texts()
+    assert len(names) >= 8
+    report.page.locator("nav a").first.focus()
+    report.page.keyboard.press("Enter")
+    assert report.page.url.endswith("#verdict")
+
+
+def test_text_has_enough_contrast(open_page):
+    """WCAG 2.2 AA: 4.5 to 1 for text, in both colour schemes."""
+    for dark in (False, True):
+        report = open_page(page_of(made_up_capture.capture(emulated=True), made_up.slow()), dark=dark)
+        assert report.page.evaluate(CONTRAST) == []
+
+
+CONTRAST = """() => {
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map((part) => {
+      const share = part / 255;
+      return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!colour.endsWith(", 0)") && colour !== "transparent") return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const weak = [];
+  for (const element of document.querySelectorAll("p, li, td, th, h1, h2, h3, a, b, span, dd, dt, small, caption, button, summary")) {
+    if (!element.innerText?.trim() || element.closest("[hidden], details, svg")) continue;
+    const [light, dark] = [getComputedStyle(element).color, ground(element)].map(luminance).sort((a, b) => b - a);
+    const ratio = (light + 0.05) / (dark + 0.05);
+    if (ratio < 4.5) weak.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)} ${element.innerText.slice(0, 30)}`);
+  }
+  return weak;
+}"""
