@@ -84,11 +84,16 @@ def compare(pipes, photos, settings, calls):
 
 
 def table(times, far, starts):
-    lines = ["| script | p50, ms | p90, ms | speed-up | largest disagreement | start-up, s |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| script | p50, ms | p90, ms | speed-up | largest disagreement | start-up, s |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for name, row in times.items():
         ratio = statistics.median(before / after for before, after in zip(times["shipped"], row, strict=True))
         p90 = statistics.quantiles(row, n=10)[-1]
-        lines.append(f"| {name} | {statistics.median(row):.0f} | {p90:.0f} | {ratio:.2f}x | {max(far[name]):.2%} | {starts[name]:.0f} |")
+        lines.append(
+            f"| {name} | {statistics.median(row):.0f} | {p90:.0f} | {ratio:.2f}x | {max(far[name]):.2%} | {starts[name]:.0f} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,20 +1,20 @@
 """Classify a photograph: JPEG bytes in, the probabilities of 1,000 classes out.
 
-    python predict.py --photos DIR [--device cuda|cpu] [--count 20]
+python predict.py --photos DIR [--device cuda|cpu] [--count 20]
 """
 
 import argparse
 import io
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+import traffic
 from PIL import Image
 from torch.profiler import record_function
 from torchvision.transforms import functional as F
-
-import traffic
 from weights import load_resnet50
 
 MEAN = np.array([0.485, 0.456, 0.406])
@@ -58,8 +58,10 @@ def load(device):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, required=True, help="the folder that datasets/photos.py made")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+    )
+    parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
     options = parser.parse_args()
 

@@ -41,8 +41,8 @@ def load(device):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, required=True, help="the folder that datasets/photos.py made")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made")
+    parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
     options = parser.parse_args()
 
