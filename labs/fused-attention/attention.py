@@ -1,0 +1,127 @@
+"""Compiles the attention kernel that lies beside this file and hands it NumPy arrays. Run alone, it checks and times it against PyTorch.
+
+`attention.cpp` is the kernel for `cpu`, `attention.cu` for `cuda`, where `attention_triton.py` may take its place. Each exports one function
+that fills `out` for contiguous `q`, `k`, `v` of heads x seq x dim (`heads` counts batch x heads). Only these three files are yours to edit.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+CPU_COMMAND = ["g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-Wall", "-shared", "-fPIC"]
+CUDA_COMMAND = ["nvcc", "-O3", "-std=c++17", "-lineinfo", "-shared", "-Xcompiler", "-fPIC"]
+POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
+
+
+def build(source: Path, command: list[str]) -> ctypes.CDLL:
+    """The kernel as a loaded library. Compiled once for each source, command and machine; a compiler's complaint is raised as it stands."""
+    machine = f"{platform.machine()} {platform.processor()} {_cpu_flags()}"
+    key = hashlib.sha256("\0".join([source.read_text(encoding="utf-8"), machine, *command]).encode()).hexdigest()[:24]
+    folder = Path(os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"attention-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    library = folder / f"attention-{key}.so"
+    if not library.exists():
+        fresh = folder / f"{library.name}.{os.getpid()}"  # renamed when whole: another process never loads half a library
+        done = subprocess.run(
+            [*command, source.name, "-o", fresh], cwd=source.parent, capture_output=True, text=True, timeout=300, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
+        fresh.replace(library)
+    return ctypes.CDLL(str(library))
+
+
+def _cpu_flags() -> str:
+    """The CPU's instruction sets, which -march=native depends on; empty where Linux does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def load(device: str):
+    """The attention function of this device: compiled, loaded and ready."""
+    return _load_cuda() if device == "cuda" else _load_cpu()
+
+
+def _load_cpu():
+    forward = build(HERE / "attention.cpp", CPU_COMMAND).attention_forward
+    forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5, None
+
+    def attention(q, k, v, causal, threads=1):
+        """softmax(q kᵀ / sqrt(dim)) v on float32 arrays of batch x heads x seq x dim, dim 64 or 128."""
+        q, k, v = (np.ascontiguousarray(array, dtype=np.float32) for array in (q, k, v))
+        batch, heads, seq, dim = q.shape
+        out = np.full(q.shape, np.nan, dtype=np.float32)  # what the kernel leaves out is not a number
+        forward(q.ctypes.data, k.ctypes.data, v.ctypes.data, out.ctypes.data, batch * heads, seq, dim, int(causal), int(threads))
+        return out
+
+    return attention
+
+
+def _load_cuda():
+    import attention_triton
+    import torch
+
+    if attention_triton.ENABLED:
+        launch = attention_triton.forward
+    else:
+        major, minor = torch.cuda.get_device_capability()
+        arch = f"{major}{minor}" + ("a" if major == 9 else "")  # 90a: Hopper's own instructions
+        command = [*CUDA_COMMAND, "-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+        forward = build(HERE / "attention.cu", command).attention_forward
+        forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5 + [POINTERS], NUMBERS
+
+        def launch(q, k, v, out, causal):
+            heads, seq, dim = q.shape
+            stream, bf16 = torch.cuda.current_stream().cuda_stream, int(q.dtype == torch.bfloat16)
+            status = forward(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), heads, seq, dim, causal, bf16, stream)
+            if status:
+                raise RuntimeError(f"the kernel could not be launched: CUDA error {status}")
+
+    def attention(q, k, v, causal, weights, bf16=0):
+        """sum over i of weights[i] * attention(q rolled by i heads, k, v): several launches to one transfer. Arrays of batch x heads x seq x dim."""
+        dtype = torch.bfloat16 if bf16 else torch.float16
+        q, k, v = (torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1).contiguous() for array in (q, k, v))
+        total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
+        for shift, weight in enumerate(np.asarray(weights).tolist()):
+            rolled, out = q.roll(shift, 0), torch.full_like(q, float("nan"))
+            launch(rolled, k, v, out, int(causal))
+            total.add_(out.float(), alpha=weight)
+        return total.cpu().numpy()
+
+    return attention
+
+
+def main() -> None:
+    """Prints a small table: error against float64 and time against PyTorch, one thread."""
+    import reference
+
+    ours, theirs = load("cpu"), reference.load("cpu")
+    generator = np.random.default_rng(0)
+    print(f"{'heads':>6} {'seq':>6} {'dim':>4} {'mask':>7} {'error':>9} {'ours ms':>9} {'SDPA ms':>9}")
+    for heads, seq, dim, causal in [(8, 200, 64, 0), (4, 509, 128, 1), (2, 900, 64, 0)]:
+        q, k, v = (generator.standard_normal((1, heads, seq, dim), dtype=np.float32) for _ in range(3))
+        times, answers = {}, {}
+        for name, attention in (("ours", ours), ("theirs", theirs)):
+            attention(q, k, v, causal, 1)
+            started = time.perf_counter()
+            answers[name] = attention(q, k, v, causal, 1)
+            times[name] = 1000 * (time.perf_counter() - started)
+        error = np.abs(answers["ours"] - answers["theirs"]).max()
+        mask = "causal" if causal else "full"
+        print(f"{heads:6} {seq:6} {dim:4} {mask:>7} {error:9.1e} {times['ours']:9.2f} {times['theirs']:9.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""What is asked of an attention kernel and what is right. Trusted: runs in the verifier, never in a workspace.
+
+The truth is softmax(q kᵀ / sqrt(dim)) v in float64. An answer may be as wrong as PyTorch's own, times a factor: both round in float32 (or in
+half precision on a GPU), in different orders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+ERROR_FACTOR = 8.0
+"""An answer's largest error may be this many times the reference's."""
+ERROR_FLOOR = {"cpu": 2e-6, "fp16": 2e-3, "bf16": 1.6e-2}
+"""Error always allowed, relative to the largest |v|: a few roundings of the format (2^-24, 2^-11, 2^-8)."""
+
+
+class Shape(NamedTuple):
+    """One case. `launches` is 1 on the CPU, where `threads` counts."""
+
+    batch: int
+    heads: int
+    seq: int
+    dim: int
+    causal: bool
+    threads: int = 1
+    dtype: str = "fp32"
+    launches: int = 1
+
+    def __str__(self) -> str:
+        work = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.dtype == "fp32" else f"{self.dtype}, {self.launches} launches"
+        mask = "causal" if self.causal else "full"
+        return f"batch {self.batch}, heads {self.heads}, length {self.seq}, dim {self.dim}, {mask}, {work}"
+
+
+_NAME = re.compile(r"batch (\d+), heads (\d+), length (\d+), dim (\d+), (causal|full), (?:(\d+) threads?|(fp16|bf16), (\d+) launches)")
+
+
+def parse(case: str) -> Shape:
+    """The shape that a case's name tells."""
+    match = _NAME.match(case)
+    if match is None:
+        raise ValueError(f"no case of this lab: {case}")
+    batch, heads, seq, dim, mask, threads, dtype, launches = match.groups()
+    return Shape(int(batch), int(heads), int(seq), int(dim), mask == "causal", int(threads or 1), dtype or "fp32", int(launches or 1))
+
+
+def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
+    """One case for each entry of `settings.bands`, its length, batch and heads drawn; a band's length is odd if it says so."""
+    return [str(_draw(rng, band, float(settings["work_gflop"]))) for band in settings["bands"]]
+
+
+def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> Shape:
+    low, high = band["length"]
+    seq = int(rng.integers(low, high + 1))
+    seq += (seq + 1) % 2 if band.get("odd", False) else 0
+    flop = 4.0 * seq * seq * band["dim"] / (2 if band["causal"] else 1)
+    total = max(1, round(work_gflop * 1e9 / flop / band.get("launches", 1)))
+    batch = int(rng.integers(1, min(4, total) + 1))
+    return Shape(
+        batch, max(1, total // batch), seq, band["dim"], band["causal"], band.get("threads", 1), band.get("dtype", "fp32"), band.get("launches", 1)
+    )
+
+
+def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
+    """Fresh normal q, k and v, and how to call."""
+    shape = parse(case)
+    q, k, v = (rng.standard_normal((shape.batch, shape.heads, shape.seq, shape.dim), dtype=np.float32) for _ in range(3))
+    return _call(rng, shape, q, k, v)
+
+
+def _call(rng: np.random.Generator, shape: Shape, q: Array, k: Array, v: Array) -> list[Any]:
+    if shape.dtype == "fp32":
+        return [q, k, v, int(shape.causal), shape.threads]
+    weights = rng.uniform(0.5, 1.5, shape.launches)
+    if shape.dtype == "fp16":
+        q, k, v = (array.astype(np.float16) for array in (q, k, v))
+    else:  # no bfloat16 on the wire: float32 that holds bfloat16 values
+        q, k, v = (_to_bfloat16(array) for array in (q, k, v))
+    return [q, k, v, int(shape.causal), weights.astype(np.float32), int(shape.dtype == "bf16")]
+
+
+def _to_bfloat16(array: Array) -> Array:
+    """Rounded to nearest even at 8 bits of mantissa, still float32."""
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+_ODD_LENGTHS = (1, 2, 17, 63, 64, 65, 97, 131, 257)
+_KINDS = ("normal", "large logits", "constant", "one-hot", "huge negative", "one loud key", "large values")
+
+
+def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+    """Untimed calls: every kind of input at awkward lengths, and one call asked twice, whose answers must be equal to the bit."""
+    hard = []
+    dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
+    for number, kind in enumerate(_KINDS):
+        for seq in rng.choice(_ODD_LENGTHS, 3, replace=False):
+            shape = Shape(2, 3, int(seq), int(rng.choice([64, 128])), bool(rng.integers(2)), 1 + number % 2, dtypes[number % len(dtypes)], 1)
+            hard.append((f"{shape}, {kind}", _call(rng, shape, *_extreme(rng, kind, shape))))
+    shape = Shape(1, 4, 129, 64, True, 2, dtypes[0], 1)
+    inputs = _call(rng, shape, *_extreme(rng, "normal", shape))
+    return [*hard, (f"{shape}, asked twice", inputs), (f"{shape}, asked twice", [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs])]
+
+
+def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, Array, Array]:
+    size = (shape.batch, shape.heads, shape.seq, shape.dim)
+    q, k, v = (rng.standard_normal(size, dtype=np.float32) for _ in range(3))
+    if kind == "large logits":
+        q *= 20
+        k *= 10
+    elif kind == "constant":
+        q[...], k[...], v[...] = 0.5, 0.25, -3.0
+    elif kind == "one-hot":  # every query looks at one key only
+        k = np.zeros(size, np.float32)
+        k[..., np.arange(shape.seq), np.arange(shape.seq) % shape.dim] = 60.0
+    elif kind == "huge negative":  # every logit near -1e4: a maximum that starts at 0 would underflow
+        q = np.abs(q) + 1
+        k = 0.01 * k - np.float32(1e4 / (1.8 * shape.dim**0.5))
+    elif kind == "one loud key":  # the maximum changes late, and by much
+        k[..., -1, :] *= 25
+    elif kind == "large values":
+        v *= 1e3
+    return q, k, v.astype(np.float32)
+
+
+def exact(q: Array, k: Array, v: Array, causal: bool, rows: Array | None = None) -> Array:
+    """softmax(q kᵀ / sqrt(dim)) v in float64, for these rows of q (all, unless given). Arrays of heads x seq x dim."""
+    rows = np.arange(q.shape[-2]) if rows is None else rows
+    q, k, v = (np.asarray(array, dtype=np.float64) for array in (q[:, rows], k, v))
+    scores = q @ k.swapaxes(-1, -2)
+    scores /= np.sqrt(q.shape[-1])
+    if causal:
+        scores[:, np.arange(k.shape[-2]) > rows[:, None]] = -np.inf
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    return np.asarray((scores @ v) / scores.sum(-1, keepdims=True))
+
+
+class Sample(NamedTuple):
+    """Which heads and rows of an answer are compared with the float64 result; all of it is compared with the reference's."""
+
+    heads: Array
+    rows: Array
+
+
+_SCORES = 4_000_000
+"""Scores a call that are computed in float64: about 0.1 s. Small calls are covered wholly."""
+
+
+def _sample(shape: Shape) -> Sample:
+    """Drawn afresh each time, after the answer has come."""
+    rng, count = np.random.default_rng(), shape.batch * shape.heads
+    budget = _SCORES // shape.launches
+    heads = min(count, max(2, budget // shape.seq**2))
+    rows = min(shape.seq, max(8, budget // (heads * shape.seq)))
+    return Sample(rng.choice(count, heads, replace=False), np.sort(rng.choice(shape.seq, rows, replace=False)))
+
+
+def _truth(shape: Shape, inputs: list[Any], sample: Sample) -> Array:
+    q, k, v = (np.asarray(array).reshape(-1, shape.seq, shape.dim) for array in inputs[:3])
+    heads = sample.heads
+    if shape.dtype == "fp32":
+        return exact(q[heads], k[heads], v[heads], shape.causal, sample.rows)
+    total = np.zeros((len(heads), len(sample.rows), shape.dim))
+    for shift, weight in enumerate(inputs[4]):
+        total += float(weight) * exact(q[(heads - shift) % len(q)], k[heads], v[heads], shape.causal, sample.rows)
+    return total
+
+
+_answers: dict[bytes, bytes] = {}
+"""Digest of the answer by digest of the inputs, for the calls that are asked twice."""
+
+
+def judge(case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]) -> str | None:
+    """None when the answer is right, else one sentence why not."""
+    shape = parse(case)
+    if len(answer) != 1 or not isinstance(answer[0], np.ndarray):
+        return "The answer must be one array."
+    got, wanted = answer[0], (shape.batch * shape.heads, shape.seq, shape.dim)
+    if got.size != np.prod(wanted) or got.dtype != np.float32:
+        return f"The answer must be float32 of shape {wanted}, not {got.dtype} of {got.shape} ({case})."
+    return _wrong(case, shape, inputs, got.reshape(wanted), np.asarray(reference[0]).reshape(wanted)) or _differs(case, inputs, got)
+
+
+def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Array) -> str | None:
+    if not np.isfinite(got).all():
+        missing = np.argwhere(~np.isfinite(got))[0]
+        return f"Element {missing.tolist()} (head, row, column) of the answer was never written, or is not a number ({case})."
+    sample = _sample(shape)
+    part, truth = np.ix_(sample.heads, sample.rows), _truth(shape, inputs, sample)
+    floor = ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
+    theirs = float(np.abs(reference[part] - truth).max())
+    allowed = ERROR_FACTOR * theirs + floor
+    return _too_far(case, got[part] - truth, allowed) or _too_far(case, got - reference, allowed + theirs + floor)
+
+
+def _too_far(case: str, difference: Array, allowed: float) -> str | None:
+    error = np.abs(difference)
+    worst = float(error.max())
+    return None if worst <= allowed else f"Off by {worst:.2g}, where {allowed:.2g} is allowed ({case})."
+
+
+def _differs(case: str, inputs: list[Any], got: Array) -> str | None:
+    """Whether a call that is asked twice was answered differently the second time."""
+    if not case.endswith("asked twice"):
+        return None
+    asked = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in inputs)).digest()
+    digest = hashlib.sha256(got.tobytes()).digest()
+    first = _answers.pop(asked, None)
+    if first is None:
+        _answers[asked] = digest
+    elif first != digest:
+        return "The same inputs gave two different answers: a race, or something left over from another call."
+    return None

@@ -1,0 +1,34 @@
+"""What the kernel is compared with: PyTorch's scaled_dot_product_attention, its fused backend pinned."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKEND = SDPBackend.FLASH_ATTENTION  # without a pin, PyTorch chooses by shape, and the comparison would mean something else from case to case
+
+
+def load(device: str):
+    """The same function as `attention.load` returns, by PyTorch."""
+    return _cuda if device == "cuda" else _cpu
+
+
+@torch.inference_mode()
+def _cpu(q, k, v, causal, threads=1):
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    with sdpa_kernel(BACKEND):
+        return F.scaled_dot_product_attention(*(torch.from_numpy(np.asarray(x)) for x in (q, k, v)), is_causal=bool(causal)).numpy()
+
+
+@torch.inference_mode()
+def _cuda(q, k, v, causal, weights, bf16=0):
+    dtype = torch.bfloat16 if bf16 else torch.float16
+    shape = q.shape
+    q, k, v = (torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1) for array in (q, k, v))
+    total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
+    for shift, weight in enumerate(np.asarray(weights).tolist()):
+        with sdpa_kernel(BACKEND):
+            out = F.scaled_dot_product_attention(*(x.view(shape) for x in (q.roll(shift, 0), k, v)), is_causal=bool(causal))
+        total.add_(out.flatten(0, 1).float(), alpha=weight)
+    return total.cpu().numpy()

@@ -1,0 +1,116 @@
+// No online softmax: all scores of 24 queries first, then maximum and sum in one go, then the values. Vectorised with the compiler's own vector types.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace {
+
+constexpr int kLanes = 24;  // queries side by side
+constexpr int kTile = 48;   // keys whose weights and values are used up at a time
+
+typedef float vec __attribute__((vector_size(32), may_alias));
+typedef int32_t ivec __attribute__((vector_size(32), may_alias));
+typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
+
+inline vec& at(float* p) { return *reinterpret_cast<vec*>(p); }
+inline vec read(const float* p) { return *reinterpret_cast<const loose*>(p); }
+inline vec spread(float x) { return vec{x, x, x, x, x, x, x, x}; }
+
+inline vec exponential(vec x) {
+    x = x > -126.0f ? x : spread(-126.0f);
+    const vec shifted = x + 12582912.0f, f = x - (shifted - 12582912.0f);
+    const vec p = 1.0f + f * (6.9314698e-1f + f * (2.4022242e-1f + f * (5.5507340e-2f + f * (9.67151e-3f + f * 1.32647e-3f))));
+    return reinterpret_cast<vec>(reinterpret_cast<ivec>(p) + (reinterpret_cast<ivec>(shifted) << 23));
+}
+
+// scores[4][24] = k[4][dim] . q[dim][24]
+template <int dim>
+inline void score4(const float* const k[4], const float* q, float* scores) {
+    vec c[4][3] = {};
+    const float *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
+#pragma GCC unroll 4
+    for (int d = 0; d < dim; ++d, q += kLanes) {
+        const vec q0 = read(q), q1 = read(q + 8), q2 = read(q + 16);
+        vec x = spread(k0[d]);
+        c[0][0] += x * q0, c[0][1] += x * q1, c[0][2] += x * q2;
+        x = spread(k1[d]);
+        c[1][0] += x * q0, c[1][1] += x * q1, c[1][2] += x * q2;
+        x = spread(k2[d]);
+        c[2][0] += x * q0, c[2][1] += x * q1, c[2][2] += x * q2;
+        x = spread(k3[d]);
+        c[3][0] += x * q0, c[3][1] += x * q1, c[3][2] += x * q2;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) at(scores + i * kLanes) = c[i][0], at(scores + i * kLanes + 8) = c[i][1], at(scores + i * kLanes + 16) = c[i][2];
+}
+
+// out[6][16] += weights[keys][6]ᵀ . v[keys][16]
+template <int dim>
+inline void values6(const float* w, const float* v, int keys, float* out) {
+    vec c[6][2];
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) c[i][0] = at(out + i * dim), c[i][1] = at(out + i * dim + 8);
+#pragma GCC unroll 2
+    for (int k = 0; k < keys; ++k, w += kLanes, v += dim) {
+        const vec v0 = read(v), v1 = read(v + 8);
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; ++i) c[i][0] += spread(w[i]) * v0, c[i][1] += spread(w[i]) * v1;
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) at(out + i * dim) = c[i][0], at(out + i * dim + 8) = c[i][1];
+}
+
+template <int dim>
+void group(const float* q, const float* k, const float* v, float* out, int seq, int first, bool causal, float* scores) {
+    const int count = std::min(kLanes, seq - first), keys = causal ? first + count : seq;
+    const float scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
+    alignas(64) float queries[dim * kLanes], o[kLanes * dim] = {}, sum[kLanes];
+    for (int d = 0; d < dim; ++d)
+        for (int j = 0; j < kLanes; ++j) queries[d * kLanes + j] = q[static_cast<long>(first + std::min(j, count - 1)) * dim + d] * scale;
+
+    for (int i = 0; i < keys; i += 4) {
+        const float* rows[4];
+        for (int r = 0; r < 4; ++r) rows[r] = k + static_cast<long>(std::min(i + r, keys - 1)) * dim;
+        score4<dim>(rows, queries, scores + static_cast<long>(i) * kLanes);
+    }
+    if (causal)
+        for (int i = first + 1; i < keys; ++i)
+            for (int j = 0; j < i - first; ++j) scores[static_cast<long>(i) * kLanes + j] = -INFINITY;
+
+    vec m[3], total[3] = {};
+    for (vec& x : m) x = spread(-INFINITY);
+    for (long i = 0; i < keys; ++i)
+        for (int j = 0; j < 3; ++j) {
+            const vec x = at(scores + i * kLanes + 8 * j);
+            m[j] = x > m[j] ? x : m[j];
+        }
+    for (int tile = 0; tile < keys; tile += kTile) {
+        const int n = std::min(kTile, keys - tile);
+        float* w = scores + static_cast<long>(tile) * kLanes;
+        for (int i = 0; i < n; ++i)
+            for (int j = 0; j < 3; ++j) total[j] += at(w + i * kLanes + 8 * j) = exponential(at(w + i * kLanes + 8 * j) - m[j]);
+        for (int r = 0; r < count; r += 6)
+            for (int d = 0; d < dim; d += 16) values6<dim>(w + r, v + static_cast<long>(tile) * dim + d, n, o + r * dim + d);
+    }
+    for (int j = 0; j < 3; ++j) at(sum + 8 * j) = total[j];
+    for (int j = 0; j < count; ++j)
+        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + j) * dim + d] = o[j * dim + d] / sum[j];
+}
+
+}  // namespace
+
+extern "C" void attention_forward(const float* q, const float* k, const float* v, float* out, int heads, int seq, int dim, int causal, int threads) {
+    const int groups = (seq + kLanes - 1) / kLanes;
+#pragma omp parallel num_threads(threads)
+    {
+        const std::unique_ptr<vec[]> scores(new vec[static_cast<long>(seq + 4) * kLanes / 8]);
+#pragma omp for schedule(dynamic, 4)
+        for (int task = 0; task < heads * groups; ++task) {
+            const long base = static_cast<long>(task / groups) * seq * dim;
+            const int first = (groups - 1 - task % groups) * kLanes;
+            (dim == 64 ? group<64> : group<128>)(q + base, k + base, v + base, out + base, seq, first, causal, reinterpret_cast<float*>(scores.get()));
+        }
+    }
+}
