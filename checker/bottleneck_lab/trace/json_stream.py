@@ -22,7 +22,10 @@ EVENT_LIMIT_BYTES = 64 << 20
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_COMMA = re.compile(rb"\s*,")
 _BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Read = Callable[[int], bytes]
 Decode = Callable[[bytes], list[Any]]
@@ -65,7 +68,7 @@ class EventStream:
     def metadata(self) -> dict[str, Any]:
         """The top-level keys around the events."""
         text = self._head + b"[]" + self._tail
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(*_NOT_JSON):
             found = msgspec.json.decode(_without_bare_numbers(text))
             return found if isinstance(found, dict) else {}
         raise self._error("does not end as a JSON object should")
@@ -85,17 +88,19 @@ class EventStream:
 
     def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
         """Events at the start of `buffer`, bytes used, and whether the array ended there."""
+        comma = _COMMA.match(buffer)
+        first = comma.end() if comma else 0
         cut = None if final else _likely_boundary(buffer)
         if cut:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                return self._decode_piece(buffer[:cut]), _after_comma(buffer, cut), False
+            with suppress(*_NOT_JSON):
+                return self._decode_piece(buffer[first:cut]), cut, False
         cut, end = scan(buffer)
         if end is not None:
-            return self._decode_broken(buffer[:end]), end + 1, True
+            return self._decode_broken(buffer[first:end]), end + 1, True
         if cut and not final:
-            return self._decode_broken(buffer[:cut]), _after_comma(buffer, cut), False
+            return self._decode_broken(buffer[first:cut]), cut, False
         if final and not self._head:  # a bare array may lack its closing bracket, says the format
-            return self._decode_broken(buffer.rstrip(b" \t\r\n,")), len(buffer), True
+            return self._decode_broken(buffer[first:].rstrip(b" \t\r\n,")), len(buffer), True
         return [], 0, False
 
     def _decode_piece(self, piece: bytes) -> list[Any]:
@@ -111,7 +116,7 @@ class EventStream:
         if not piece.strip():
             return []
         for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            with suppress(*_NOT_JSON):
                 return self._decode_piece(mended)
         raise self._error("holds events that are no valid JSON")
 
@@ -157,13 +162,6 @@ def _likely_boundary(buffer: bytes) -> int:
     for match in _BOUNDARY.finditer(buffer, window):
         last = match.start() + 1
     return last
-
-
-def _after_comma(buffer: bytes, cut: int) -> int:
-    """Past the comma behind an event; the comma may not have been read yet."""
-    comma = buffer.find(b",", cut)
-    gap = buffer[cut:comma] if comma >= 0 else b"x"
-    return comma + 1 if not gap.strip() else cut
 
 
 def _events_start(buffer: bytes) -> int | None:

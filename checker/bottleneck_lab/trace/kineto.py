@@ -286,8 +286,10 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
 def _plausible(rows: NDArray[Any], notes: list[str]) -> NDArray[Any]:
     """Rows whose times can be true; the others are counted in the notes."""
     bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (rows["start"] <= 0)
-    if len(rows) and not bad.all():
-        bad |= np.abs(rows["start"] - np.median(rows["start"][~bad])) > LONGEST_NS
+    good = rows["start"][~bad]
+    if len(good):
+        middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
+        bad |= np.abs(rows["start"] - middle) > LONGEST_NS
     dropped = int(bad.sum())
     if not dropped:
         return rows

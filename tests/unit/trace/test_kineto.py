@@ -1,0 +1,273 @@
+"""Reading Kineto traces: the same rows whatever the pieces, exact nanoseconds, and an error for everything else."""
+
+import gzip
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace import Kind, load, merge_ranks
+from bottleneck_lab.trace.json_stream import scan
+from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace.timeline import Timeline
+
+KERNEL = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "gemm",
+    "pid": 0,
+    "tid": 7,
+    "ts": 4458676522690.655,
+    "dur": 156.777,
+    "args": {
+        "device": 0,
+        "stream": 7,
+        "correlation": 5,
+        "grid": [4, 2, 1],
+        "block": [32, 4, 1],
+        "est. achieved occupancy %": 31,
+    },
+}
+OPERATOR = {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": 'aten::"mm"}, {',
+    "pid": 10,
+    "tid": 11,
+    "ts": 4458676522600.001,
+    "dur": 50.5,
+    "args": {"External id": 3},
+}
+LAUNCH = {
+    "ph": "X",
+    "cat": "cuda_runtime",
+    "name": "cudaLaunchKernel",
+    "pid": 10,
+    "tid": "11",
+    "ts": 4458676522610,
+    "dur": 5,
+    "args": {"correlation": 5},
+}
+NESTED = {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": "aten::cat",
+    "pid": 10,
+    "tid": 11,
+    "ts": 4458676522700,
+    "dur": 1,
+    "args": {"x": [{"a": 1}, {"b": "},{"}]},
+}
+MEMORY = {
+    "ph": "i",
+    "cat": "cpu_instant_event",
+    "name": "[memory]",
+    "pid": 10,
+    "tid": 11,
+    "ts": 4458676522701,
+    "args": {"Bytes": 512, "Total Allocated": 2048, "Device Id": 0, "Device Type": 1},
+}
+EVENTS = [KERNEL, OPERATOR, LAUNCH, NESTED, MEMORY]
+
+
+def trace(events=EVENTS, **more) -> dict:
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": 3, "world_size": 8},
+        "traceEvents": events,
+        "traceName": "x",
+        **more,
+    }
+
+
+def written(tmp_path: Path, content: bytes | dict | list, name: str = "trace.json") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def same(a: Timeline, b: Timeline) -> bool:
+    if a.strings != b.strings or a.threads != b.threads:
+        return False
+    for name in ("device", "runtime", "operators", "ranges", "python", "memory"):
+        left, right = getattr(a, name), getattr(b, name)
+        for column in fields(left):
+            if not np.array_equal(
+                getattr(left, column.name), getattr(right, column.name), equal_nan=column.name == "occupancy"
+            ):
+                return False
+    return True
+
+
+def test_every_column_arrives(tmp_path):
+    found = load(written(tmp_path, trace()))
+    assert found.ranks == (3,)
+    assert found.world_size == 8
+    assert found.names(found.device) == ["gemm"]
+    assert (found.device.grid[0], found.device.block[0], found.device.occupancy[0]) == (8, 128, 31)
+    assert found.device.correlation[0] == found.runtime.correlation[0] == 5
+    assert found.runtime.thread[0] == found.operators.thread[0], "7 and '7' are one thread"
+    assert (found.memory.bytes[0], found.memory.allocated[0], found.memory.device[0]) == (512, 2048, 0)
+
+
+def test_times_are_exact_nanoseconds(tmp_path):
+    device = load(written(tmp_path, trace())).device
+    assert (device.start[0], device.end[0]) == (4458676522690655, 4458676522690655 + 156777)
+    since_1970 = {**KERNEL, "ts": 1623142623460111, "dur": 2}
+    device = load(written(tmp_path, trace([since_1970]))).device
+    assert (device.start[0], device.end[0]) == (1623142623460111000, 1623142623460113000)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2])
+@pytest.mark.parametrize("chunk", [7, 64, 300, 1 << 20])
+def test_pieces_of_any_size_give_the_same_rows(tmp_path, indent, chunk):
+    path = written(tmp_path, json.dumps(trace(EVENTS * 5), indent=indent).encode())
+    with path.open("rb") as file:
+        assert same(read_kineto(file.read, path, chunk), load(path))
+    assert load(path).events == 25
+
+
+@pytest.mark.parametrize(
+    "mend",
+    [
+        lambda text: text.replace(b"156.777", b'"156.777"'),
+        lambda text: text.replace(b'"External id": 3', b'"External id": "3", "memory bandwidth": inf, "x": -nan'),
+        lambda text: text.replace(b"aten::cat", b"aten::c\xff\xfe"),
+        lambda text: text.replace(b'"correlation": 5', b'"correlation": 5, "bytes": 99999999999999999999999'),
+        lambda text: b"\xef\xbb\xbf  " + text,
+    ],
+)
+def test_what_profilers_write_wrong_is_mended(tmp_path, mend):
+    found = load(written(tmp_path, mend(json.dumps(trace()).encode())))
+    assert found.events == 5
+    assert found.device.end[0] - found.device.start[0] == 156777
+
+
+def test_a_bare_array_is_a_trace_even_without_its_end(tmp_path):
+    assert load(written(tmp_path, EVENTS)).events == 5
+    assert load(written(tmp_path, json.dumps(EVENTS).encode()[:-1])).events == 5
+
+
+def test_gzip_is_read_and_told_by_content(tmp_path):
+    path = written(tmp_path, gzip.compress(json.dumps(trace()).encode()), "trace.bin")
+    assert load(path).events == 5
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"   ",
+        b"hello",
+        b"{}",
+        b'{"traceEvents": 3}',
+        b'{"traceEvents": []}',
+        b"[]",
+        b'{"traceEvents": [1, 2, 3]}',
+        b'{"deep": {"traceEvents": [{}]}}',
+        json.dumps(trace()).encode()[:-40],
+        json.dumps(trace()).encode()[:300],
+        gzip.compress(json.dumps(trace()).encode())[:-30],
+        b"\x1f\x8b\x08garbage",
+        b"[" * 100_000,
+        b'{"traceEvents": [' + b'{"a":' * 50_000,
+        b"SQLite format 3\x00" + b"\x01" * 500,
+        json.dumps({"traceEvents": [{"ph": "X", "cat": "web", "name": "x", "ts": 1, "dur": 2}]}).encode(),
+    ],
+)
+def test_what_is_no_trace_is_an_error_that_helps(tmp_path, content):
+    with pytest.raises(CaptureError) as caught:
+        load(written(tmp_path, content))
+    assert caught.value.remedy
+
+
+def test_missing_files_and_folders(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(CaptureError):
+            load(path)
+
+
+def test_impossible_times_are_left_out_and_said(tmp_path):
+    bad = [{**KERNEL, "dur": -5}, {**KERNEL, "dur": 1e13}, {**KERNEL, "ts": 0}, {**KERNEL, "ts": 9e30}]
+    found = load(written(tmp_path, trace([KERNEL, *bad])))
+    assert len(found.device) == 1
+    assert any("4 events have impossible times" in note for note in found.notes)
+
+
+def test_malformed_events_are_counted(tmp_path):
+    found = load(
+        written(
+            tmp_path,
+            trace([*EVENTS, {"ph": "X", "cat": "kernel", "ts": "soon"}, {"ph": "X", "cat": "kernel", "ts": [1]}]),
+        )
+    )
+    assert found.events == 5
+    assert "2 malformed events were left out" in found.notes
+
+
+def test_emulated_rows_are_told(tmp_path):
+    assert not load(written(tmp_path, trace())).emulated
+    assert load(written(tmp_path, trace([{**KERNEL, "name": "emulated: train step"}]))).emulated
+
+
+def test_collectives_and_copies_are_told_by_name(tmp_path):
+    names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", "emulated: all_reduce bucket 1", "my_nccl_like_gemm"]
+    found = load(written(tmp_path, trace([{**KERNEL, "name": name} for name in names])))
+    assert sorted(found.device.kind.tolist()) == [Kind.KERNEL, Kind.COMMUNICATION, Kind.COMMUNICATION]
+    copy = {
+        **KERNEL,
+        "cat": "gpu_memcpy",
+        "name": "Memcpy HtoD (Pageable -> Device)",
+        "args": {"device": 0, "stream": 7, "bytes": 4},
+    }
+    device = load(written(tmp_path, trace([copy]))).device
+    assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (Kind.COPY, 1, 1, 4)
+
+
+def test_ranks_are_merged_on_one_clock(tmp_path):
+    first = load(written(tmp_path, trace(baseTimeNanoseconds=1000), "a.json"))
+    second = load(written(tmp_path, {**trace(baseTimeNanoseconds=3000), "distributedInfo": {"rank": 1}}, "b.json"))
+    both = merge_ranks([first, second])
+    assert both.ranks == (1, 3)
+    assert len(both.device) == 2
+    assert both.device.start[1] - both.device.start[0] == 2000
+    assert {thread.rank for thread in both.threads} == {1, 3}
+
+
+def test_scan_finds_the_end_of_the_array():
+    assert scan(b'{"a": "]"}, {"b": [1]}], "tail": 1}') == (22, 22)
+    assert scan(b'{"a": 1}, {"b": "unfinished') == (8, None)
+
+
+VALID = json.dumps(trace(EVENTS * 2), indent=2).encode()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, len(VALID) - 1),
+    length=st.integers(0, 40),
+    put=st.binary(max_size=20) | st.sampled_from([b"},{", b'"', b"]", b"[", b"1e999", b"null", b"-1", b"\\"]),
+    cut=st.none() | st.integers(0, len(VALID)),
+    chunk=st.sampled_from([16, 500, 1 << 20]),
+)
+def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
+    damaged = VALID[:at] + put + VALID[at + length :]
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        piece = damaged[position : min(position + size, cut if cut is not None else len(damaged))]
+        position += len(piece)
+        return piece
+
+    try:
+        found = read_kineto(read, Path("damaged.json"), chunk)
+    except CaptureError:
+        return
+    assert found.events
+    assert (found.device.end >= found.device.start).all()

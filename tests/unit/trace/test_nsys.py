@@ -1,0 +1,187 @@
+"""Reading nsys' SQLite exports of both generations, made here row by row."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace import Kind, load
+
+PID, TID = 77, 78
+GLOBAL_PID = PID << 24
+GLOBAL_TID = GLOBAL_PID | TID
+STRINGS = [
+    "void gemm<float>(float*)",
+    "gemm",
+    "cudaLaunchKernel_v7000",
+    "ncclDevKernel_AllReduce_Sum",
+    "data",
+    "aten::mm, seq = 3",
+    "main",
+]
+
+
+def export(path: Path, schema: str, *, drop: tuple[str, ...] = ()) -> Path:
+    """A small export: two kernels, a copy, a memset, a wait, calls, ranges. 3.25 has other tables for what it says of itself."""
+    db = sqlite3.connect(path)
+    kernel = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT, shortName INT"
+    kernel += ", gridX INT, gridY INT, gridZ INT, blockX INT, blockY INT, blockZ INT" + (
+        ", launchType INT, clusterX INT" if schema == "3.25" else ""
+    )
+    tables = {
+        "StringIds": ("id INT, value TEXT", list(enumerate(STRINGS, start=10))),
+        "CUPTI_ACTIVITY_KIND_KERNEL": (
+            kernel,
+            [
+                (5000, 9000, 0, 1, 7, 2, GLOBAL_PID, 13, 13, 8, 1, 1, 64, 1, 1),
+                (1000, 3000, 0, 1, 7, 1, GLOBAL_PID, 10, 11, 4, 2, 1, 32, 4, 1),
+            ],
+        ),
+        "CUPTI_ACTIVITY_KIND_MEMCPY": (
+            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, bytes INT, copyKind INT, srcKind INT, dstKind INT",
+            [(3000, 3500, 0, 7, 3, GLOBAL_PID, 4096, 1, 0, 2), (3600, 3700, 0, 7, 4, GLOBAL_PID, 8, 2, 2, 1)],
+        ),
+        "CUPTI_ACTIVITY_KIND_MEMSET": (
+            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, bytes INT",
+            [(3800, 3900, 0, 7, 5, GLOBAL_PID, 16)],
+        ),
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
+            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, syncType INT",
+            [(9000, 9100, 0, 7, 6, GLOBAL_PID, 3)],
+        ),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": (
+            "start INT, end INT, globalTid INT, correlationId INT, nameId INT, returnValue INT",
+            [(900, 950, GLOBAL_TID, 1, 12, 0), (1200, 1250, GLOBAL_TID, 2, 12, 0)],
+        ),
+        "NVTX_EVENTS": (
+            "start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT, domainId INT",
+            [
+                (100, 500, 59, None, 14, GLOBAL_TID, 0),
+                (600, 8000, 60, "forward", None, GLOBAL_TID, 0),
+                (880, 1100, 59, None, 15, GLOBAL_TID, 0),
+                (700, None, 34, "a mark", None, GLOBAL_TID, 0),
+                (0, None, 75, "a domain", None, GLOBAL_TID, 0),
+            ],
+        ),
+        "TARGET_INFO_GPU": (
+            "id INT, name TEXT, smCount INT, totalMemory INT, computeMajor INT, computeMinor INT",
+            [(0, "Some GPU", 100, 1 << 30, 9, 0)],
+        ),
+        "ThreadNames": ("nameId INT, globalTid INT", [(16, GLOBAL_TID)]),
+        "META_DATA_EXPORT" if schema == "3.25" else "EXPORT_META_DATA": (
+            "name TEXT, value TEXT",
+            [("EXPORT_SCHEMA_VERSION", schema), ("EXPORT_HOST", "secret")],
+        ),
+    }
+    for name, (columns, rows) in tables.items():
+        if name in drop:
+            continue
+        db.execute(f"CREATE TABLE {name} ({columns})")
+        for row in rows:
+            padded = [*row, *[0] * (columns.count(",") + 1 - len(row))]
+            db.execute(f"INSERT INTO {name} VALUES ({','.join('?' * len(padded))})", padded)
+    db.commit()
+    db.close()
+    return path
+
+
+@pytest.mark.parametrize("schema", ["3.0.0", "3.25"])
+def test_every_table_arrives_in_order(tmp_path, schema):
+    found = load(export(tmp_path / "x.sqlite", schema))
+    device = found.device
+    assert device.start.tolist() == [1000, 3000, 3600, 3800, 5000, 9000]
+    assert device.kind.tolist() == [Kind.KERNEL, Kind.COPY, Kind.COPY, Kind.MEMSET, Kind.COMMUNICATION, Kind.SYNC]
+    assert found.names(device)[:3] == [STRINGS[0], "Memcpy HtoD", "Memcpy DtoH"]
+    assert device.direction.tolist()[1:3] == [1, 2]
+    assert device.host_memory.tolist()[1:3] == [1, 2]
+    assert (device.grid[0], device.block[0]) == (8, 128)
+    assert found.names(found.runtime) == ["cudaLaunchKernel"] * 2
+    assert found.names(found.ranges) == ["data", "forward"]
+    assert found.names(found.operators) == ["aten::mm"]
+    assert (found.threads[0].pid, found.threads[0].tid, found.threads[0].name) == ("77", "78", "main")
+    assert (found.devices[0].name, found.devices[0].compute_capability) == ("Some GPU", "9.0")
+    assert found.facts == {"EXPORT_SCHEMA_VERSION": schema}, "nothing that names the machine is kept"
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "NVTX_EVENTS",
+        "StringIds",
+        "TARGET_INFO_GPU",
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "ThreadNames",
+    ],
+)
+def test_any_table_may_be_missing(tmp_path, missing):
+    assert load(export(tmp_path / "x.sqlite", "3.0.0", drop=(missing,))).events
+
+
+def test_other_databases_and_empty_exports_are_errors(tmp_path):
+    for name, statement in (
+        ("other", "CREATE TABLE cats (name TEXT)"),
+        ("empty", "CREATE TABLE StringIds (id INT, value TEXT)"),
+    ):
+        path = tmp_path / f"{name}.sqlite"
+        db = sqlite3.connect(path)
+        db.execute(statement)
+        db.commit()
+        db.close()
+        with pytest.raises(CaptureError):
+            load(path)
+
+
+def test_values_of_the_wrong_type_do_no_harm(tmp_path):
+    path = export(tmp_path / "x.sqlite", "3.0.0")
+    db = sqlite3.connect(path)
+    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon', end = x'00' WHERE correlationId = 1")
+    db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (50, 40, 0, 7, 9, 0, 1)")
+    db.commit()
+    db.close()
+    found = load(path)
+    assert (found.device.end >= found.device.start).all()
+    assert any("impossible times" in note for note in found.notes)
+
+
+def test_a_report_without_the_tool_says_what_to_do(tmp_path, monkeypatch):
+    path = tmp_path / "x.nsys-rep"
+    path.write_bytes(b"anything")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CaptureError) as caught:
+        load(path)
+    assert "nsys export" in caught.value.remedy
+
+
+def test_a_report_is_exported_by_the_tool(tmp_path, monkeypatch):
+    export(tmp_path / "made.sqlite", "3.25")
+    tool = tmp_path / "nsys"
+    tool.write_text(f'#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\n/bin/cp {tmp_path}/made.sqlite "$2"\nexit 1\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = tmp_path / "x.nsys-rep"
+    report.write_bytes(b"anything")
+    found = load(report)
+    assert found.source == str(report), "judged by the file and not by the exit status"
+    assert len(found.device) == 6
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(16, 40_000), put=st.binary(min_size=1, max_size=200), cut=st.none() | st.integers(16, 40_000))
+def test_damaged_exports_end_in_rows_or_in_an_error(tmp_path, at, put, cut):
+    whole = tmp_path / "whole.sqlite"
+    if not whole.exists():
+        export(whole, "3.0.0")
+    content = bytearray(whole.read_bytes())
+    at %= len(content)
+    content[at : at + len(put)] = put
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(bytes(content[:cut]))
+    try:
+        found = load(path)
+    except CaptureError:
+        return
+    assert (found.device.end >= found.device.start).all()
