@@ -84,21 +84,14 @@ def _python_folders() -> list[str]:
 
 
 def _sandbox(paths: Paths, gpu: bool) -> list[str]:
-    command = [
-        str(bubblewrap()),
-        "--unshare-user",
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-ipc",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-    ]
-    command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command = [str(bubblewrap()), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # first: what follows may lie below them
     for folder in [*_SYSTEM, *_python_folders(), *map(str, paths.readable)]:
         command += ["--ro-bind-try", folder, folder]
-    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(paths.scratch), str(paths.scratch)]
+    command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
-        for device in [*Path("/dev").glob("nvidia*"), Path("/dev/nvidia-caps")]:
+        for device in Path("/dev").glob("nvidia*"):
             command += ["--dev-bind-try", str(device), str(device)]
     return [*command, "--chdir", str(paths.scratch), "--"]
 

@@ -6,10 +6,13 @@ would have run on the GPUs and links of the cost table. The clock, the link and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.ranks.sweep import Sweep
 
 
 def measure(context: Context) -> Measured:
@@ -21,3 +24,21 @@ def measure(context: Context) -> Measured:
     from bottleneck_lab.measure.ranks.virtual import measure_virtual
 
     return measure_virtual(context)
+
+
+def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+    """Captures the workspace's script on the context's device: one trace a rank, rank 0 in `trace`. Returns 0, or 1 when the script failed."""
+    if context.device == "cuda":
+        from bottleneck_lab.measure.ranks.cuda import profile_cuda
+
+        return profile_cuda(context, trace, on_line)
+    from bottleneck_lab.measure.ranks.virtual import profile_virtual
+
+    return profile_virtual(context, trace, on_line)
+
+
+def run(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> Sweep:
+    """Runs the workspace's script on 4 and 8 emulated ranks and carries its modelled throughput on to `ranks`. Raises LearnerFault."""
+    from bottleneck_lab.measure.ranks.virtual import run_virtual
+
+    return run_virtual(context, ranks, on_line)

@@ -19,7 +19,9 @@ from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
 from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.server import MODELLED_IMAGES, FabricServer
+from bottleneck_lab.measure.ranks.play import MODELLED_IMAGES
+from bottleneck_lab.measure.ranks.protocol import Event
+from bottleneck_lab.measure.ranks.server import FabricServer
 from bottleneck_lab.measure.wire import Arena
 
 WARMUP_STEPS = 2
@@ -59,6 +61,7 @@ class Run:
     reduced_bytes: list[int]
     gradients: list[tuple[float, float]]
     start: np.ndarray[Any, Any]
+    events: list[Event]
     parameters: list[np.ndarray[Any, Any]]
     isolation: dict[str, str] = field(default_factory=dict)
 
@@ -203,6 +206,7 @@ def emulate(
             server.links[0].ledger.reduced_bytes,
             server.gradients,
             server.start,
+            server.recorded,
             parameters,
             worker.isolation,
         )

@@ -13,23 +13,12 @@ import numpy as np
 
 from bottleneck_lab.measure.ranks.clock import RankClock
 from bottleneck_lab.measure.ranks.costs import CostTable, Fabric
+from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, communicate, play
 from bottleneck_lab.measure.ranks.protocol import BATCH, DTYPES, EVENT, ITEM_BYTES, OK, REDUCTIONS, Event, Kind, unpack
 from bottleneck_lab.measure.ranks.rules import Ledger, Violation
 from bottleneck_lab.measure.wire import Arena
 
 _CHUNK = 1 << 18
-_COLLECTIVES = {
-    Kind.ALLREDUCE: "all-reduce",
-    Kind.BROADCAST: "broadcast",
-    Kind.ALLGATHER: "all-gather",
-    Kind.BARRIER: "barrier",
-}
-_DEVICE_BYTES_PER_US = 1.5e6
-"""Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s, about three quarters of the sheet's."""
-
-MODELLED_IMAGES = 80
-"""Images of a micro-batch on the emulated GPU; the ranks really train on a few stamp-sized ones in their place."""
-
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
 """(step, rank) → pixels (micro-batches x images x 3 x H x W, float32) and labels (micro-batches x images, int64), or None at the end."""
 
@@ -72,6 +61,7 @@ class FabricServer:
         ]
         self.gradients: list[tuple[float, float]] = []
         self.start = np.zeros(0, np.float32)
+        self.recorded: list[Event] = []
         self._window = (0.0, 0.0)
 
     @property
@@ -117,9 +107,11 @@ class FabricServer:
             event = unpack(raw)
         except ValueError as error:
             raise Violation("tampered", f"Rank {rank} sent bytes that are no event of the emulation.") from error
+        if link is self.links[0]:
+            self.recorded.append(event)
         if link.waiting is not None or link.finished:
             raise Violation("tampered", f"Rank {rank} went on while it was waiting for the other ranks.")
-        if event.kind in _COLLECTIVES:
+        if event.kind in COLLECTIVES:
             self._enter(rank, link, event)
         elif event.kind is Kind.START:
             self.start = self.parameters(rank)
@@ -132,31 +124,16 @@ class FabricServer:
             self._advance(link, event)
 
     def _advance(self, link: Link, event: Event) -> None:
-        clock = link.clock
         if event.kind is Kind.FORWARD:
             link.ledger.forward(event.which, event.number)
-            cost = self.costs.modules[event.which]
-            clock.join()
-            clock.launch(f"forward {cost.name}", MODELLED_IMAGES * cost.forward_us)
         elif event.kind is Kind.BACKWARD:
             if link.ledger.backward(event.which, event.number) and link is self.links[0]:
                 self._window = (0.0, 0.0)
-            cost = self.costs.modules[event.which]
-            clock.launch(f"backward {cost.name}", MODELLED_IMAGES * cost.backward_us)
         elif event.kind is Kind.OPTIMIZER:
             link.ledger.optimizer()
-            clock.finish_step(self.costs.optimizer_us)
-            if len(self.gradients) < clock.step:
-                self.gradients.append(self._window)
-        elif event.kind is Kind.SYNC:
-            clock.synchronise("wait for the device")
-        elif event.kind is Kind.HOST:
-            clock.stall("host work", event.amount / 1e3)
-        elif event.kind is Kind.WRITE:
-            clock.stall("print", self.fabric.write_us * event.number)
-        elif event.kind is Kind.DEVICE:
-            clock.join()
-            clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
+        play(link.clock, event, self.costs)
+        if len(self.gradients) < link.clock.step:
+            self.gradients.append(self._window)
 
     def _hand_out(self, rank: int, link: Link) -> None:
         batch = self.batches(link.ledger.fetched, rank)
@@ -196,26 +173,16 @@ class FabricServer:
                 f"Rank {odd} is in {self._words(odd)} while rank {self.world - 1} is in {self._words(self.world - 1)}.",
             )
         self._move(event)
-        nbytes = event.amount * ITEM_BYTES[event.flag]
-        duration = (
-            self.fabric.allreduce_us(nbytes, self.world)
-            if event.kind in (Kind.ALLREDUCE, Kind.BARRIER)
-            else self.fabric.spread_us(nbytes, self.world)
-        )
-        end = max(link.announced[1] for link in self.links) + duration
+        end = max(link.announced[1] for link in self.links) + collective_us(event, self.world, self.fabric)
         for link in self.links:
-            link.clock.communicate(_COLLECTIVES[event.kind], link.announced, end, event.amount, DTYPES[event.flag])
-            if event.kind is Kind.BARRIER:
-                link.clock.synchronise("barrier")
+            communicate(link.clock, event, link.announced, end)
             link.waiting = None
         for link in self.links:
             link.sock.sendall(OK)
 
     def _words(self, rank: int) -> str:
         event = self.links[rank].waiting
-        return (
-            "no collective" if event is None else f"{_COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}"
-        )
+        return "no collective" if event is None else f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}"
 
     def _hung(self, after_s: float) -> Violation:
         late = [rank for rank, link in enumerate(self.links) if link.waiting is None and not link.finished]

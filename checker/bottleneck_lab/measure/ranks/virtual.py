@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
 from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.run import Run, Secret, emulate
+from bottleneck_lab.measure.ranks.run import WARMUP_STEPS, Run, Secret, emulate
+from bottleneck_lab.measure.ranks.sweep import Sweep, sweep
+from bottleneck_lab.measure.ranks.trace import write_traces
 
 FEW, MANY = 4, 8
 """One node of GPUs, and two."""
@@ -103,3 +106,30 @@ def notes(measurement: RanksMeasurement) -> list[str]:
         *load_fabric().assumptions(),
         f"cost table: {load_costs().gpu}. {load_costs().source}",
     ]
+
+
+def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+    """One emulated run on many ranks, written as one trace a rank."""
+    secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
+    try:
+        run = _run(context, context.submission, "learner", MANY, secret, 0.0)
+    except LearnerFault as fault:
+        on_line(f"{fault.detail}\n")
+        return 1
+    for file in write_traces(run, trace):
+        on_line(f"emulated: {file.name}\n")
+    return 0
+
+
+def run_virtual(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> Sweep:
+    """The script on few and many emulated ranks, and its curve over `ranks` in both shapes of all-reduce that the link model has."""
+    secret = Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62))
+    runs = {
+        world: _run(context, context.submission, "learner", world, secret, number / 2)
+        for number, world in enumerate((FEW, MANY))
+    }
+    for world, run in runs.items():
+        on_line(
+            f"modelled, {world} virtual GPUs: {run.step_ms:.2f} ms a step, {run.images_per_s:.0f} images/s, {run.overlap_share:.0%} of communication hidden\n"
+        )
+    return sweep(runs, sorted({*ranks, 1, 2, FEW, MANY}))
