@@ -138,7 +138,9 @@ def _sentence(text: str) -> str:
 
 
 def _count(n: int, things: str) -> str:
-    return f"{n} {things.removesuffix('s') if n == 1 else things}"
+    """Such as `12 blocks`, `1 block`, `1 batch`."""
+    ending = "es" if things.endswith(("ches", "shes", "sses", "xes")) else "s"
+    return f"{n} {things.removesuffix(ending) if n == 1 else things}"
 
 
 def _suffix(unit: str) -> str:

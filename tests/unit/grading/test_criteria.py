@@ -139,6 +139,11 @@ def test_a_check_says_what_is_wrong_or_how_much_was_right():
     assert (wrong.holds, wrong.samples) == (False, 7)
 
 
+@pytest.mark.parametrize(("things", "one"), [("answers", "1 answer"), ("batches", "1 batch"), ("losses", "1 loss")])
+def test_one_of_a_thing_is_singular(things, one):
+    assert one in grade_check(ANSWERS, None, 1, things).sentence
+
+
 def test_nothing_checked_is_never_right():
     assert grade_check(ANSWERS, None, 0).holds is None
 

@@ -68,6 +68,25 @@ def test_the_usual_way_errs_where_this_one_does_not(simulation, cells):
     assert simulation.pool(cells, plan="pairs", noise="drifting", level="loaded", speed=1.1).wrong == 0
 
 
+def test_samples_without_a_partner_take_drift_for_slowness(simulation):
+    """Why the documentation asks for guards where there are no pairs."""
+    assert simulation.unpaired_errors("drifting", "loaded", 1.1, RUNS, seed=1) > 0.1 * RUNS
+    assert simulation.unpaired_errors("normal", "quiet", 1.1, RUNS, seed=1) == 0
+
+
+def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch, capsys):
+    page = "\n".join(f"<!-- generated: {name} -->\n\n<!-- end: {name} -->" for name in ("plans", "errors", "usual way"))
+    (tmp_path / "statistics.md").write_text(page, encoding="utf-8")
+    monkeypatch.setattr(simulation, "DOCS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["verdict_simulation.py", "--runs", "2", "--write"])
+    simulation.main()
+    printed, written = capsys.readouterr().out, (tmp_path / "statistics.md").read_text(encoding="utf-8")
+    assert all(line in written for line in printed.splitlines())
+    measured = (tmp_path / "measured" / "verdict_simulation.md").read_text(encoding="utf-8")
+    rows = len(simulation.PLANS) * len(simulation.LEVELS) * len(simulation.NOISES) * len(simulation.SPEEDS)
+    assert measured.count("\n| pairs |") + measured.count("\n| blocks |") == rows
+
+
 def test_the_same_seed_gives_the_same_figures(simulation):
     kind = ("pairs", "bimodal", "loaded", 0.9, 20)
     assert simulation.simulate_cell(*kind, seed=7) == simulation.simulate_cell(*kind, seed=7)
