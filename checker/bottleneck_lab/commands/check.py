@@ -65,7 +65,7 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
     questions = lab.spec.questions
     seen = figures(workspace) if any(question.from_capture for question in questions) else None
-    criteria, prediction = grade_diagnosis(questions, load_answers(folder), load_answers(lab.solution), seen)
+    results, prediction = grade_diagnosis(questions, load_answers(folder), load_answers(lab.solution), seen)
     with progress() as show:
         return check_lab(
             lab,
@@ -74,6 +74,6 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
             data=data_folder(lab),
             home=home(),
             progress=show,
-            diagnosis=criteria,
+            diagnosis=results,
             prediction=prediction.predicted if prediction else None,
         )

@@ -98,7 +98,7 @@ def _ask(question: QuestionSpec, known: Any) -> str | float:
             say(error.message, style="red")
 
 
-def _rows(workspace: Workspace, answers: dict[str, Any]) -> list[dict[str, Any]]:
+def compare_answers(workspace: Workspace, answers: dict[str, Any]) -> list[dict[str, Any]]:
     """Each answer with what is wrong with its form, or with how it disagrees with the capture.
 
     A choice is graded by `lab check` only.
@@ -124,7 +124,7 @@ def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> Non
     from bottleneck_lab.commands.ui import print_json, say
     from bottleneck_lab.errors import ExitCode
 
-    rows = _rows(workspace, answers)
+    rows = compare_answers(workspace, answers)
     if json:
         print_json(rows)
     else:

@@ -1,35 +1,72 @@
-"""What the learner's latest capture shows: read once, for diagnosis, hints and reports."""
+"""What the learner's captures show: read once, for diagnosis, hints and reports."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.summary import Summary
+    from bottleneck_lab.trace import Timeline
     from bottleneck_lab.workspace.folder import Workspace
+
+
+def read_timeline(folder: Path) -> Timeline:
+    """The timeline of one capture, all its ranks together. Raises CaptureError when it cannot be read."""
+    from bottleneck_lab.trace import load, merge_ranks
+
+    return merge_ranks([load(path) for path in trace_files(folder)])
 
 
 def read_capture(folder: Path) -> Summary:
     """The summary of one capture. Raises CaptureError when it cannot be read."""
     from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.trace import load
 
-    return summarise(load(folder))
+    return summarise(read_timeline(folder))
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """The trace files that `capture.json` names. Raises CaptureError when it names none that are there."""
+    from bottleneck_lab.errors import CaptureError
+
+    files = [folder / name for name in _description(folder).get("files", []) if (folder / name).is_file()]
+    if not files:
+        raise CaptureError(f"The capture {folder.name} holds no trace.", "Make another with `lab profile`.")
+    return files
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    from bottleneck_lab.workspace.folder import read_json
+
+    return read_json(folder / "capture.json", dict[str, Any])
+
+
+def readable(workspace: Workspace) -> list[Path]:
+    """The captures that hold a timeline, oldest first: an ncu capture, of single kernels, does not."""
+    from bottleneck_lab.workspace.folder import numbered
+
+    return [path for _, path in numbered(workspace.captures) if not path.name.endswith(("-ncu", "-sanitizer"))]
 
 
 def latest(workspace: Workspace) -> Summary | None:
     """The summary of the latest capture; None when there is none."""
-    from bottleneck_lab.workspace.folder import numbered
-
-    captures = numbered(workspace.captures)
-    return read_capture(captures[-1][1]) if captures else None
+    captures = readable(workspace)
+    return read_capture(captures[-1]) if captures else None
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:
-    """What the latest capture shows, as named numbers; None without a capture."""
-    summary = latest(workspace)
-    return dict(summary.figures) if summary else None
+    """What the code as shipped shows, as named numbers: a diagnosis is about that, also once the fix has been captured too.
+
+    Read off the latest capture of the shipped code, else off the first capture; None without a capture.
+    """
+    from bottleneck_lab.catalog import hash_files
+    from bottleneck_lab.grading.diagnosis import figures_of
+
+    lab, captures = workspace.lab, readable(workspace)
+    shipped = hash_files({name: lab.path / name for name in lab.spec.editable})
+    of_shipped = [path for path in captures if _description(path).get("code") == shipped]
+    chosen = of_shipped[-1:] or captures[:1]
+    return figures_of(read_capture(chosen[0])) if chosen else None
 
 
 def evidence(workspace: Workspace, finding: str) -> str | None:

@@ -19,29 +19,26 @@ def command(
     json: Json = False,
 ) -> None:
     """Capture the workload under a profiler, and show where the time went."""
-    from bottleneck_lab.commands.evidence import read_capture
+    from bottleneck_lab.commands.evidence import read_capture, readable
     from bottleneck_lab.commands.ui import console, here, note, print_json, say
 
     workspace = here()
-    folder = capture(workspace_root=workspace.root, tool=tool, device=device, no_wait=no_wait)
-    summary = read_capture(folder)
+    folder = capture(workspace.root, tool, device, no_wait=no_wait)
+    summary = read_capture(folder) if folder in readable(workspace) else None
     if json:
         print_json(
-            {
-                "capture": str(folder),
-                "files": sorted(path.name for path in folder.iterdir()),
-                "figures": summary.figures,
-            }
+            {"capture": str(folder), "files": sorted(path.name for path in folder.iterdir()), "summary": summary}
         )
         return
-    from bottleneck_lab.report.console import render_summary
+    if summary:
+        from bottleneck_lab.report.console import render_summary
 
-    render_summary(summary, console())
+        render_summary(summary, console())
     note(f"The capture is in {folder}")
     say("\nNext: lab diagnose", style="bold")
 
 
-def capture(*, workspace_root: Path, tool: str, device: str | None, no_wait: bool) -> Path:
+def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
     """Make one capture of the workspace's workload; its folder. Leaves nothing behind when it fails."""
     from bottleneck_lab import capture as capturing
     from bottleneck_lab.capture.doctor import require_torch

@@ -1,4 +1,4 @@
-"""`lab verify`: whether a certificate or a verdict was signed by the key it claims."""
+"""`lab verify`: whether a verdict was signed by the key that it should be signed by."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import typer
 
 from bottleneck_lab.commands.ui import Json
 
-EXAMPLE = "lab verify verdict.json --key runner.pub"
+EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A signed verdict.", show_default=False)],
-    key: Annotated[
-        Path, typer.Option("--key", "-k", help="The public key of who is said to have signed it.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="A verdict, as a cohort's runner signs it.")],
+    key: Annotated[Path, typer.Option("--key", "-k", help="The public key to hold it against.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Check the signature on a verdict against a public key."""
+    """Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not."""
     from bottleneck_lab.commands.ui import print_json, say
-    from bottleneck_lab.grading.attest import verify_file
+    from bottleneck_lab.errors import ExitCode
+    from bottleneck_lab.grading.attest import load_public_key, verify_file
 
-    verdict = verify_file(file, key)
+    verification = verify_file(file, load_public_key(key))
     if json:
-        print_json({"file": str(file), "signed": True, "verdict": verdict})
+        print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
     else:
-        say(
-            f"The signature is right: {verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}."
-        )
+        say(f"{'✓' if verification.ok else '✗'} {verification.sentence}", style="green" if verification.ok else "red")
+        if verification.verdict:
+            verdict = verification.verdict
+            say(f"  {verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}")
+    if not verification.ok:
+        raise typer.Exit(ExitCode.FAIL)

@@ -6,11 +6,15 @@ Pure: answers, the solution's answers and the capture's figures go in, criteria 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction
+
+if TYPE_CHECKING:
+    from bottleneck_lab.analysis.device import DeviceUse
+    from bottleneck_lab.analysis.summary import Summary
 
 
 def grade_diagnosis(
@@ -19,14 +23,49 @@ def grade_diagnosis(
     solution: Mapping[str, Any],
     figures: Mapping[str, float] | None,
 ) -> tuple[list[CriterionResult], Prediction | None]:
-    """One criterion for each question that can be decided here, and the prediction if a usable one was made.
+    """One result for each question, and the prediction if a usable one was made.
 
-    `solution` holds the right choices; `figures` what the learner's own capture shows, None without a capture. A number
-    that is asked for without `from_capture`, and a choice that the solution does not answer, only has to be given:
-    whoever measures judges it.
+    `solution` holds the right choices; `figures` what the learner's own capture shows, None without a capture. A number that is
+    asked for without `from_capture`, and a choice that the solution does not answer, only has to be given: whoever measures
+    judges it.
     """
     results = [_grade(question, answers.get(question.id), solution.get(question.id), figures) for question in questions]
     return results, _prediction(questions, answers)
+
+
+def figures_of(summary: Summary) -> dict[str, float]:
+    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1) and one ratio.
+
+    `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
+    `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
+    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; and `largest_gain_ratio`, the most that removing the
+    costliest finding can bring.
+    """
+    ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
+    waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
+    gains = [finding.expected_gain_ratio for finding in summary.findings]
+    own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
+    return {
+        **ranges,
+        **waiting,
+        **_device_figures(summary.devices),
+        **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
+        **({"largest_gain_ratio": max(gains)} if gains else {}),
+    }
+
+
+def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
+    wall = sum(use.wall_ns for use in devices)
+    if not wall:
+        return {}
+    parts = ("busy", "idle", "compute", "communication", "copy", "exposed_communication", "exposed_copy")
+    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / wall for part in parts}
+    for use in devices:
+        for cause in use.gap_causes:
+            key = f"idle_{cause.cause}_share"
+            shares[key] = shares.get(key, 0.0) + cause.idle_ns / wall
+    sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
+    return {**shares, "overlap_share": 1 - exposed / sent if sent else 1.0}
 
 
 def problem(question: QuestionSpec, answer: object) -> str | None:

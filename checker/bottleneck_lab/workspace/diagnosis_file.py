@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.catalog import read_toml
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.folder import Workspace
 
@@ -44,24 +46,37 @@ def _toml(answer: Answer) -> str:
 def with_answer(text: str, key: str, answer: Answer) -> str:
     """`text` with the line `key = …` replaced, keeping a comment at its end.
 
-    Added after the top-level keys when there is none.
+    A line `# key = …` that waits to be filled in is next best; without either, the answer is added at the end.
     """
-    line = re.compile(
-        rf'^{re.escape(key)}[ \t]*=[ \t]*(?:"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[^#\n]*?)([ \t]*(?:#[^\n]*)?)$',
-        re.MULTILINE,
-    )
-    if line.search(text):
-        return line.sub(lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1)
+    value = r'(?:"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[^#\n]*?)'
+    for mark in ("", r"#[ \t]*"):
+        line = re.compile(rf"^{mark}{re.escape(key)}[ \t]*=[ \t]*{value}([ \t]*(?:#[^\n]*)?)$", re.MULTILINE)
+        if line.search(text):
+            return line.sub(lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1)
     return f"{text.rstrip()}\n{key} = {_toml(answer)}\n".lstrip()
 
 
 def save_answers(workspace: Workspace, answers: dict[str, Answer]) -> Path:
-    """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path."""
+    """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path.
+
+    Raises UsageError, and writes nothing, when the file is broken or written in a way that an answer cannot be put into.
+    """
     file = workspace.root / "diagnosis.toml"
-    load_answers(workspace.root)
+    expected = {**load_answers(workspace.root), **answers}
     with workspace.writing("lab diagnose"):
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         for key, answer in answers.items():
             text = with_answer(text, key, answer)
+        if _parsed(text) != expected:
+            raise UsageError(
+                f"{file} is written in a way that cannot be changed here.", "Write the answers into it by hand."
+            )
         write_bytes(file, text.encode(), scratch=workspace.state)
     return file
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
