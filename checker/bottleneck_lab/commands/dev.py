@@ -1,14 +1,162 @@
-"""`lab dev`: for authors."""
+"""`lab dev`: for authors. Begin a lab, and prove that labs are in order."""
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bottleneck_lab.commands.ui import DeviceName, Json
+
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Device, Lab
+    from bottleneck_lab.grading.verdict import Verdict
+
 CHECK_EXAMPLE = "lab dev check dataloader --static"
-NEW_EXAMPLE = "lab dev new my-lab"
+NEW_EXAMPLE = "lab dev new my-lab --into ."
+
+_TEMPLATE = Path(__file__).with_name("template")
 
 
-def check() -> None:
-    """Prove that labs are in order."""
+def check(
+    labs: Annotated[list[str] | None, typer.Argument(help="Which labs; by default all.")] = None,
+    static: Annotated[bool, typer.Option("--static", help="Look at the files only; measure nothing.")] = False,
+    device: DeviceName = None,
+    json: Json = False,
+) -> None:
+    """Prove that labs work.
+
+    The brief, hints and diagnosis are there and no file is stray; the starter is right and FAILs for its declared reason; the
+    solution and every variant PASS.
+    """
+    from bottleneck_lab.catalog import find_lab, load_labs
+    from bottleneck_lab.commands.ui import print_json
+    from bottleneck_lab.errors import ExitCode
+    from bottleneck_lab.workspace.lab_rules import check_course, check_files
+
+    chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
+    rows = [_row("the course", "files", check_course(), json=json)] if not labs else []
+    for lab in chosen:
+        rows.append(_row(lab.slug, "files", check_files(lab), json=json))
+        if not static:
+            rows += [_row(lab.slug, what, wrong, json=json) for what, wrong in _measure(lab, device)]
+    if json:
+        print_json(rows)
+    if any(row["problems"] for row in rows):
+        raise typer.Exit(ExitCode.FAIL)
 
 
-def new() -> None:
-    """Begin a new lab."""
+def _row(lab: str, what: str, problems: list[str], *, json: bool) -> dict[str, Any]:
+    """One proof, told at once since the next may take a minute."""
+    from bottleneck_lab.commands.ui import say
+
+    if not json:
+        say(f"{'✗' if problems else '✓'} {lab}: {what}", style="red" if problems else None)
+        for problem in problems:
+            say(f"    {problem}")
+    return {"lab": lab, "what": what, "problems": problems}
+
+
+def _measure(lab: Lab, device: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Grade the starter, the solution and every variant by the very function that grades learners."""
+    from bottleneck_lab.commands.ui import device_for
+    from bottleneck_lab.workspace.lab_rules import variants
+
+    chosen = device_for(lab, device)
+    yield f"starter on {chosen}", _starter_problems(lab, _check(lab, lab.path, chosen))
+    for folder in (lab.solution, *variants(lab)):
+        what = "solution" if folder == lab.solution else f"variant {folder.name}"
+        yield f"{what} on {chosen}", _pass_problems(_check(lab, folder, chosen))
+
+
+def _starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
+    wanted = lab.spec.starter_fails
+    if verdict.outcome != "FAIL" or verdict.reason != wanted:
+        return [f"It should FAIL ({wanted}), but: {verdict.outcome} ({verdict.reason}): {verdict.summary}"]
+    wrong = [result.sentence for result in verdict.criteria if result.kind == "correctness" and not result.holds]
+    return wrong if wanted in ("correct but slow", "the mechanism is still there", "wrong diagnosis") else []
+
+
+def _pass_problems(verdict: Verdict) -> list[str]:
+    return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {verdict.outcome}: {verdict.summary}"]
+
+
+def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
+    """The verdict on the shipped files with those of `folder` laid over them.
+
+    The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out.
+    """
+    from bottleneck_lab.commands.ui import data_folder, progress
+    from bottleneck_lab.grading.diagnosis import grade_diagnosis
+    from bottleneck_lab.measure.verifier import check_lab
+    from bottleneck_lab.workspace.diagnosis_file import load_answers
+    from bottleneck_lab.workspace.home import home
+
+    answers = load_answers(lab.solution)
+    questions = [question for question in lab.spec.questions if question.from_capture is None]
+    given = load_answers(lab.path) if lab.spec.starter_fails == "wrong diagnosis" and folder == lab.path else answers
+    results, prediction = grade_diagnosis(questions, given, answers, None)
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary, progress() as show:
+        workspace = Path(temporary)
+        _lay_out(lab, folder, workspace)
+        return check_lab(
+            lab,
+            workspace,
+            device,
+            data=data_folder(lab),
+            home=home(),
+            progress=show,
+            diagnosis=results,
+            prediction=prediction.predicted if prediction else None,
+        )
+
+
+def _lay_out(lab: Lab, folder: Path, workspace: Path) -> None:
+    for name in (*lab.spec.editable, "diagnosis.toml"):
+        beside = lab.path if folder == lab.path else lab.solution
+        source = next((path for path in (folder / name, beside / name, lab.path / name) if path.is_file()), None)
+        if source:
+            (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+            (workspace / name).write_bytes(source.read_bytes())
+
+
+def new(
+    slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
+    into: Annotated[Path, typer.Option("--into", help="The checkout that holds labs/ and solutions/.")] = Path(),
+) -> None:
+    """Begin a new lab: a small one that is complete and works, to be changed piece by piece."""
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.errors import UsageError
+    from bottleneck_lab.workspace.atomic import explained
+    from bottleneck_lab.workspace.lab_rules import course_names
+
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
+        raise UsageError(f"'{slug}' is no name for a lab.", "Use small letters, digits and hyphens: `memory-copies`.")
+    targets = {part: into / part / slug for part in ("labs", "solutions")} | {
+        "variants": into / "tests" / "variants" / slug
+    }
+    for target in targets.values():
+        if target.exists():
+            raise UsageError(f"{target} exists already.", "Choose another name, or remove that folder first.")
+    with explained(into):
+        for part, target in targets.items():
+            _copy(_TEMPLATE / part, target, slug)
+    for target in targets.values():
+        say(f"made {target}")
+    if not course_names(into, slug):
+        say(
+            f"\nNext: add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then `lab dev check {slug}`.",
+            style="bold",
+        )
+
+
+def _copy(source: Path, target: Path, slug: str) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(path.read_text(encoding="utf-8").replace("SLUG", slug), encoding="utf-8")

@@ -1,0 +1,570 @@
+"""The real `lab`, driven as a learner drives it, over a miniature course with one lab an outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+MINI = Path(__file__).parent / "mini"
+LAB = [sys.executable, "-m", "bottleneck_lab"]
+
+
+class Learner:
+    """A learner with a home and a folder of their own."""
+
+    def __init__(self, folder: Path, content: Path = MINI) -> None:
+        self.folder = folder
+        self.home = folder / "hôme"
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")},
+            "BOTTLENECK_LAB_CONTENT": str(content),
+            "BOTTLENECK_LAB_HOME": str(self.home),
+        }
+
+    def lab(self, *arguments: str, at: Path | None = None, **options) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LAB, *arguments],
+            cwd=at or self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+            check=False,
+            **options,
+        )
+
+    def json(self, *arguments: str, at: Path | None = None):
+        done = self.lab(*arguments, "--json", at=at)
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, slug: str = "slow", name: str = "wörk [bold] 1") -> Path:
+        done = self.lab("start", slug, name)
+        assert done.returncode == 0, done.stderr
+        return self.folder / name
+
+    def terminal(
+        self, *arguments: str, at: Path | None = None, columns: int = 60, answers: str = "", **environment: str
+    ):
+        """The same at a terminal of so many columns; exit status and everything that was shown."""
+        main, side = pty.openpty()
+        ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        child = subprocess.Popen(
+            [*LAB, *arguments],
+            cwd=at or self.folder,
+            env={**self.environment, "TERM": "xterm-256color", **environment},
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+        )
+        os.close(side)
+        os.write(main, answers.encode())
+        shown = _read_all(main)
+        return child.wait(60), shown
+
+
+def _read_all(descriptor: int) -> str:
+    shown = b""
+    while select.select([descriptor], [], [], 60)[0]:
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:  # Linux answers EIO once the other side is closed.
+            break
+        if not part:
+            break
+        shown += part
+    os.close(descriptor)
+    return shown.decode()
+
+
+def plain(shown: str) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in shown.replace("\r", "").split("\n")]
+
+
+@pytest.fixture
+def learner(tmp_path) -> Learner:
+    return Learner(tmp_path)
+
+
+class TestHelp:
+    COMMANDS = [
+        "list",
+        "doctor",
+        "data",
+        "start",
+        "run",
+        "profile",
+        "report",
+        "compare",
+        "diagnose",
+        "check",
+        "watch",
+        "hint",
+        "reset",
+        "solution",
+        "history",
+        "verify",
+    ]
+
+    @pytest.mark.parametrize(
+        "command", [*([name] for name in COMMANDS), ["dev", "check"], ["dev", "new"]], ids=" ".join
+    )
+    def test_every_command_shows_an_example(self, learner, command):
+        done = learner.lab(*command, "--help")
+        assert done.returncode == 0
+        assert f"Example: lab {' '.join(command)}" in done.stdout
+
+    def test_the_whole_names_every_command(self, learner):
+        shown = learner.lab("--help").stdout
+        assert all(re.search(rf"^│ {name} ", shown, re.MULTILINE) for name in (*self.COMMANDS, "dev"))
+
+    @pytest.mark.parametrize("arguments", [["--help"], ["list"], []], ids=["help", "list", "alone"])
+    def test_neither_torch_nor_numpy_is_loaded(self, learner, arguments):
+        done = learner.lab(*arguments)
+        assert done.returncode == 0
+        code = (
+            "import atexit, sys; atexit.register(lambda: print(sorted({'torch', 'numpy', 'torchvision'} & set(sys.modules)),"
+            " file=sys.stderr)); from bottleneck_lab.cli import main; main()"
+        )
+        traced = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            env=learner.environment,
+            cwd=learner.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert traced.stderr.strip() == "[]"
+
+    def test_the_version_is_told(self, learner):
+        assert re.fullmatch(r"\d+\.\d+\.\d+\n", learner.lab("--version").stdout)
+
+
+class TestWhereAndList:
+    def test_a_new_user_is_told_how_to_begin(self, learner):
+        done = learner.lab()
+        assert done.returncode == 0
+        assert "You have passed 0 of 5 labs" in done.stdout
+        assert "Next: lab start slow" in done.stdout
+
+    def test_inside_a_workspace_the_next_step_is_told(self, learner):
+        done = learner.lab(at=learner.start())
+        assert "Next: lab profile" in done.stdout
+
+    def test_the_list_as_json(self, learner):
+        learner.start()
+        rows = {row["lab"]: row for row in learner.json("list")}
+        assert rows["slow"]["state"] == "started"
+        assert rows["slow"]["workspace"] == str(learner.folder / "wörk [bold] 1")
+        assert rows["wrong"]["state"] == "open"
+        assert rows["wrong"]["devices"] == ["cpu"]
+
+    def test_the_doctor_names_a_remedy_for_everything_missing(self, learner):
+        done = learner.lab("doctor", "--json")
+        findings = json.loads(done.stdout)
+        assert {"Python", "torch", "GPU", "nsys", "bubblewrap", "/dev/shm", "photos"} <= {
+            row["name"] for row in findings
+        }
+        assert all(row["remedy"] for row in findings if not row["present"])
+        assert all(row["unlocks"] for row in findings)
+        unfit = any(row["need"] == "required" and not row["present"] for row in findings)
+        assert done.returncode == (4 if unfit else 0)
+
+
+class TestBadInput:
+    """Every mistake is answered by a sentence, a remedy and exit code 2; nothing is lost or made."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message", "remedy"),
+        [
+            (["start", "slwo"], "no lab called 'slwo'", "Did you mean 'slow'?"),
+            (["start", "slow", "--device", "cuda"], "not measured on 'cuda'", "measured on: cpu"),
+            (["check"], "no lab in this folder", "lab start"),
+            (["hint"], "no lab in this folder", "lab start"),
+            (["data", "nothing"], "no data set called 'nothing'", "lab data photos"),
+            (["verify", "none.json", "--key", "none.pub"], "none.pub cannot be read", "→"),
+            (["frobnicate"], "No such command", "--help|-h"),
+            (["start"], "Missing argument", "--help|-h"),
+            (["dev", "new", "Not A Name"], "no name for a lab", "hyphens"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_a_mistake_is_explained(self, learner, arguments, message, remedy):
+        done = learner.lab(*arguments)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert re.search(remedy, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert not [path for path in learner.folder.iterdir() if path.name != "hôme"]
+
+    def test_a_folder_that_is_not_empty(self, learner):
+        (learner.folder / "full").mkdir()
+        (learner.folder / "full" / "mine").touch()
+        done = learner.lab("start", "slow", "full")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is not empty" in done.stderr
+
+    def test_a_folder_that_may_not_be_written(self):
+        with tempfile.TemporaryDirectory() as name:
+            learner, closed = Learner(Path(name)), Path(name) / "closed"
+            closed.mkdir(mode=0o555)
+            options = {}
+            if os.geteuid() == 0:  # For root every folder is open: it takes somebody else.
+                closed.parent.chmod(0o755)
+                options = {"user": 65534, "group": 65534, "extra_groups": []}
+            done = learner.lab("start", "slow", "closed/new", **options)
+            assert done.returncode == 4
+            assert "cannot be written: Permission denied" in done.stderr
+            assert not list(closed.iterdir())
+
+    def test_broken_toml_names_line_and_column(self, learner):
+        place = learner.start()
+        (place / "diagnosis.toml").write_text('cause = "memory bandwidth"\ngain = two\n')
+        for command in ("check", "diagnose"):
+            done = learner.lab(command, at=place)
+            assert done.returncode == 2
+            assert re.search(r"diagnosis\.toml is not valid TOML: .*line 2, column 8", done.stderr)
+
+    def test_a_missing_data_set(self, tmp_path):
+        content = tmp_path / "content"
+        shutil.copytree(MINI, content)
+        spec = content / "labs" / "slow" / "lab.toml"
+        spec.write_text('datasets = ["photos"]\n' + spec.read_text())
+        learner = Learner(tmp_path, content)
+        place = tmp_path / "place"
+        assert learner.lab("start", "slow", str(place), "--no-data").returncode == 0
+        done = learner.lab("check", at=place)
+        assert done.returncode == 4
+        assert "not on this machine yet" in done.stderr
+        assert "lab data" in done.stderr
+
+    def test_a_workspace_of_a_changed_lab(self, tmp_path):
+        content = tmp_path / "content"
+        shutil.copytree(MINI, content)
+        learner = Learner(tmp_path, content)
+        place = learner.start()
+        (content / "labs" / "slow" / "README.md").write_text("Another brief.\n")
+        done = learner.lab("check", at=place)
+        assert done.returncode == 2
+        assert "another edition of 'slow'" in done.stderr
+        (place / "work.py").write_text("mine")
+        assert learner.lab("reset", "--update", at=place).returncode == 0
+        assert (place / "work.py").read_text() == "mine"
+        assert (place / "README.md").read_text() == "Another brief.\n"
+
+    def test_a_full_disk_loses_nothing(self, learner):
+        """On a file system of 400 kB that is then filled to the last byte."""
+        small = learner.folder / "small"
+        small.mkdir()
+        script = f"""
+            mount -t tmpfs -o size=400k tmpfs {small} || exit 99
+            {sys.executable} -m bottleneck_lab start slow {small}/work >/dev/null || exit 98
+            cd {small}/work && echo '# mine' >> work.py
+            {sys.executable} -m bottleneck_lab hint >/dev/null || exit 97
+            head -c 1M /dev/zero > {small}/filler 2>/dev/null
+            {sys.executable} -m bottleneck_lab reset; echo "status $?"
+            tail -1 work.py; cat .lab/hints.json; echo; {sys.executable} -m bottleneck_lab start slow {small}/other; ls {small}
+        """
+        done = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "bash", "-c", script],
+            env=learner.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 99 or "unshare:" in done.stderr:
+            pytest.skip(f"this machine mounts nothing for us: {done.stderr}")
+        assert "no space left" in done.stderr
+        assert "status 4" in done.stdout
+        assert "# mine" in done.stdout
+        assert '"index":0' in done.stdout
+        assert done.stdout.split()[-2:] == ["filler", "work"]
+
+
+class TestHintsResetSolution:
+    def test_hints_come_one_at_a_time(self, learner):
+        place = learner.start()
+        first, second = learner.lab("hint", at=place).stdout, learner.lab("hint", at=place).stdout
+        assert first.startswith("Hint 1 of 2: Count")
+        assert second.startswith("Hint 2 of 2: NumPy")
+        assert "no further hints" in learner.lab("hint", at=place).stdout
+        assert [row["number"] for row in learner.json("hint", "--again", at=place)["hints"]] == [1, 2]
+
+    def test_reset_says_where_the_edits_are(self, learner):
+        place = learner.start()
+        (place / "work.py").write_text("mine")
+        kept = Path(learner.json("reset", at=place)["kept"])
+        assert (kept / "work.py").read_text() == "mine"
+
+    def test_the_solution_needs_a_yes(self, learner):
+        place = learner.start()
+        before = (place / "work.py").read_text()
+        done = learner.lab("solution", at=place)
+        assert (done.returncode, (place / "work.py").read_text()) == (2, before)
+        status, shown = learner.terminal("solution", at=place, answers="n\n")
+        assert (status, (place / "work.py").read_text()) == (0, before), shown
+        status, shown = learner.terminal("solution", at=place, answers="y\n")
+        assert status == 0
+        assert (place / "work.py").read_bytes() == (MINI / "solutions" / "slow" / "work.py").read_bytes()
+        assert "The loop is gone" in shown
+
+
+class TestTerminals:
+    @pytest.mark.parametrize("arguments", [["--help"], ["list"], [], ["start", "nothing"], ["doctor"]], ids=" ".join)
+    def test_sixty_columns_are_enough(self, learner, arguments):
+        _, shown = learner.terminal(*arguments, columns=60)
+        assert max(len(line) for line in plain(shown)) <= 60, shown
+
+    def test_no_color_is_obeyed(self, learner):
+        assert "\x1b[3" in learner.terminal("doctor", at=learner.start())[1].replace("\x1b[1;3", "\x1b[3")
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]", learner.terminal("doctor", NO_COLOR="1")[1])
+
+    def test_an_encoding_without_our_signs_does_no_harm(self, learner):
+        learner.environment |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+        assert learner.lab("list").returncode == 0
+        assert learner.lab("start", "nothing").returncode == 2
+
+    def test_the_questions_are_asked_until_the_answer_can_be_graded(self, learner):
+        place = learner.start()
+        status, shown = learner.terminal("diagnose", at=place, answers="1\ntwo\n0.5\n12\n")
+        assert status == 0, shown
+        assert "'two' is not a number" in " ".join(plain(shown))
+        assert "at least 1" in " ".join(plain(shown))
+        text = (place / "diagnosis.toml").read_text()
+        assert 'cause = "the loop in Python"' in text
+        assert "gain = 12.0" in text
+
+
+class TestDiagnose:
+    def test_without_a_terminal_by_arguments(self, learner):
+        place = learner.start()
+        done = learner.lab("diagnose", "-a", "cause=memory bandwidth", "-a", "gain=3", at=place)
+        assert done.returncode == 0, done.stderr
+        rows = {row["id"]: row["answer"] for row in learner.json("diagnose", at=place)}
+        assert rows == {"cause": "memory bandwidth", "gain": 3.0}
+
+    @pytest.mark.parametrize("answer", ["cause=magic", "gain=none", "gain=0.2", "what=1", "gain"])
+    def test_an_answer_of_the_wrong_form_is_refused_and_nothing_written(self, learner, answer):
+        place = learner.start()
+        before = (place / "diagnosis.toml").read_bytes()
+        assert learner.lab("diagnose", "-a", answer, at=place).returncode == 2
+        assert (place / "diagnosis.toml").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    """Every lab of the miniature course, checked as shipped: (exit status, verdict) by lab, and who did it."""
+    learner = Learner(tmp_path_factory.mktemp("checked"))
+    found = {}
+    for slug in ("slow", "wrong", "crashes", "endless", "broken"):
+        place = learner.start(slug, f"{slug} é")
+        done = learner.lab("check", "--json", at=place)
+        found[slug] = (done.returncode, json.loads(done.stdout))
+    return learner, found
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("slug", "status", "outcome", "reason"),
+        [
+            ("slow", 1, "FAIL", "correct but slow"),
+            ("wrong", 1, "FAIL", "wrong output"),
+            ("crashes", 1, "FAIL", "crashed"),
+            ("endless", 1, "FAIL", "timed out"),
+            ("broken", 4, "ERROR", None),
+        ],
+    )
+    def test_each_outcome_has_its_exit_code_and_reason(self, checked, slug, status, outcome, reason):
+        verdict = checked[1][slug][1]
+        assert (checked[1][slug][0], verdict["outcome"], verdict["reason"]) == (status, outcome, reason), verdict
+
+    def test_a_crash_names_the_line(self, checked):
+        assert re.search(r"work\.py, line \d+", checked[1]["crashes"][1]["summary"])
+
+    def test_every_check_is_recorded_with_what_was_submitted(self, checked):
+        learner, found = checked
+        for slug, (_, verdict) in found.items():
+            place = learner.folder / f"{slug} é"
+            (row,) = learner.json("history", at=place)
+            assert (row["number"], row["outcome"]) == (1, verdict["outcome"])
+            assert Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
+            assert not [path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))]
+
+    def test_the_solution_passes_and_the_prediction_stands_beside_the_gain(self, checked):
+        learner, _ = checked
+        place = learner.folder / "slow é"
+        assert learner.lab("solution", "--yes", at=place).returncode == 0
+        done = learner.lab("check", at=place)
+        assert done.returncode == 0, done.stdout
+        assert "PASS" in done.stdout
+        row = learner.json("history", at=place)[-1]
+        assert row["predicted"] == 40.0
+        assert row["measured"] > 2
+        assert "Next: lab start wrong" in learner.lab(at=place).stdout
+
+
+class TestInterrupt:
+    @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+    def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(self, learner, name):
+        place = learner.start("endless")
+        before = _processes()
+        check = subprocess.Popen(
+            [*LAB, "check"],
+            cwd=place,
+            env=learner.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for line in check.stderr:
+            if "checking answers" in line:
+                break
+        check.send_signal(getattr(signal, name))
+        rest = check.communicate(timeout=30)[1]
+        expected = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}[name]
+        assert check.returncode == expected, rest
+        assert not _left_after(before, 10)
+        assert learner.json("history", at=place) == []
+        if name != "SIGKILL":
+            assert not [path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))]
+
+
+def _processes() -> set[str]:
+    """Processes that run a worker of ours."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdecimal() and b"bottleneck_lab.measure" in (folder / "cmdline").read_bytes():
+                found.add(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def _left_after(before: set[str], seconds: float) -> set[str]:
+    deadline = time.monotonic() + seconds
+    while (left := _processes() - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+class TestDev:
+    def test_the_files_of_a_lab_in_order_are_found_so(self, learner):
+        assert learner.json("dev", "check", "slow", "--static") == [{"lab": "slow", "what": "files", "problems": []}]
+
+    @pytest.fixture
+    def content(self, tmp_path) -> Path:
+        shutil.copytree(MINI, tmp_path / "content")
+        return tmp_path / "content"
+
+    @pytest.mark.parametrize(
+        ("path", "text", "complaint"),
+        [
+            ("labs/slow/README.md", "", "labs/slow/README.md is empty"),
+            ("labs/slow/notes.txt", "x", "labs/slow/notes.txt is named neither in lab.toml nor in judge.py"),
+            ("solutions/slow/extra.py", "x", "solutions/slow/extra.py is no editable file"),
+            ("labs/slow/work.py", "import bottleneck_lab", "imports bottleneck_lab"),
+            ("solutions/slow/work.py", "def", "line 1"),
+            ("solutions/slow/diagnosis.toml", "gain = 2.0", "answer to cause: Not answered yet"),
+            ("solutions/slow/diagnosis.toml", "gain = ", "not valid TOML"),
+            ("tests/variants/slow/dot/other.py", "x", "tests/variants/slow/dot/other.py is no editable file"),
+        ],
+    )
+    def test_what_is_not_in_order_is_named(self, content, tmp_path, path, text, complaint):
+        (content / path).write_text(text)
+        (row,) = Learner(tmp_path, content).json("dev", "check", "slow", "--static")
+        assert complaint in " ".join(row["problems"])
+
+    def test_a_folder_that_the_course_does_not_name(self, content, tmp_path):
+        (content / "labs" / "forgotten").mkdir()
+        done = Learner(tmp_path, content).lab("dev", "check", "--static")
+        assert done.returncode == 1
+        assert "labs/forgotten is in no stage" in done.stdout
+
+    def test_a_new_lab_works_without_touching_the_package(self, content, tmp_path):
+        learner = Learner(tmp_path, content)
+        assert learner.lab("dev", "new", "mine", "--into", str(content)).returncode == 0
+        course = content / "labs" / "course.toml"
+        course.write_text(course.read_text().replace('"slow"', '"mine", "slow"'))
+        done = learner.lab("dev", "check", "mine")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [line for line in done.stdout.splitlines() if line.startswith("✓")] == [
+            "✓ mine: files",
+            "✓ mine: starter on cpu",
+            "✓ mine: solution on cpu",
+            *(f"✓ mine: variant {name} on cpu" for name in ("dot", "einsum", "square")),
+        ]
+        again = learner.lab("dev", "new", "mine", "--into", str(content))
+        assert again.returncode == 2
+        assert "exists already" in again.stderr
+
+
+class TestWatch:
+    def test_a_save_is_checked(self, learner):
+        place = learner.start("wrong")
+        watch = subprocess.Popen(
+            [*LAB, "watch", "--once"],
+            cwd=place,
+            env=learner.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert "Watching work.py" in watch.stdout.readline()
+        time.sleep(0.2)
+        (place / "work.py").write_text((place / "work.py").read_text() + "\n# saved\n")
+        shown = watch.communicate(timeout=60)[0]
+        assert watch.returncode == 0
+        assert "wrong output" in shown
+        assert len(learner.json("history", at=place)) == 1
+
+
+class TestProfileAndReport:
+    def test_from_a_capture_to_the_page(self, learner):
+        place = learner.start()
+        done = learner.lab("profile", at=place)
+        assert done.returncode == 0, done.stderr
+        (capture,) = (place / ".lab" / "captures").iterdir()
+        assert capture.name == "0001-torch"
+        assert "capture.json" in {path.name for path in capture.iterdir()}
+        assert learner.lab("report", at=place).returncode == 0
+        assert learner.json("report", at=place)["summary"]["wall_ns"] > 0
+        page = place / "pages" / "report.html"
+        assert learner.lab("report", "--html", str(page), at=place).returncode == 0
+        assert page.read_text().startswith("<!")
+        only = learner.lab("compare", at=place)
+        assert only.returncode == 2
+        assert "only capture" in only.stderr
+
+    def test_a_workload_that_crashes_leaves_no_capture(self, learner):
+        place = learner.start("crashes")
+        done = learner.lab("profile", at=place)
+        assert done.returncode == 4
+        assert "ZeroDivisionError" in done.stderr
+        assert not list((place / ".lab" / "captures").iterdir())
+        assert learner.lab("report", at=place).returncode == 2
+
+    def test_run_prints_what_the_workload_prints(self, learner):
+        done = learner.lab("run", at=learner.start())
+        assert (done.returncode, done.stdout) == (0, "285.0\n")
+        broken = learner.start("crashes", "other")
+        done = learner.lab("run", at=broken)
+        assert done.returncode == 1
+        assert "ZeroDivisionError" in done.stdout
