@@ -36,5 +36,13 @@ def workspace(lab: Lab, tmp_path: Path) -> Path:
 def context(lab: Lab, workspace: Path, tmp_path: Path):
     with Janitor() as janitor:
         yield Context(
-            lab, "cpu", janitor.folder / "submission", workspace, tmp_path, tmp_path, janitor, lambda *_: None, random.Random(1)
+            lab,
+            "cpu",
+            janitor.folder / "submission",
+            workspace,
+            tmp_path,
+            tmp_path,
+            janitor,
+            lambda *_: None,
+            random.Random(1),
         )

@@ -16,7 +16,9 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.process import Limits, bubblewrap
 from bottleneck_lab.measure.session import CallSession
 
-LIMITS = Limits(start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20)
+LIMITS = Limits(
+    start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20
+)
 
 
 def start(context, code: str, role="learner", limits=LIMITS) -> CallSession:
@@ -112,7 +114,8 @@ def test_children_and_their_children_end_with_the_worker(context):
     code = """
         import subprocess, sys
         def load(device):
-            sleeper = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(987)'], start_new_session=True); time.sleep(987)"
+            sleeper = ("import subprocess, sys, time; nap = 'import time; time.sleep(987)'; "
+                       "subprocess.Popen([sys.executable, '-c', nap], start_new_session=True); time.sleep(987)")
             subprocess.Popen([sys.executable, "-c", sleeper], start_new_session=True)
             return lambda: 1
     """

@@ -1,0 +1,127 @@
+"""How a run of a training script is graded, by made-up runs on a made-up clock."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
+from bottleneck_lab.measure import feed
+from bottleneck_lab.measure.device import MEAN, STD, EmulatedEngine
+from bottleneck_lab.measure.faults import LearnerFault
+
+MS = 1_000_000
+STEP_S = 0.1
+SPECS = [
+    CriterionSpec("useful-utilisation", "target", "useful utilisation", 0.8, unit="share"),
+    CriterionSpec("data-wait", "mechanism", "data wait", 0.15, "at_most", unit="share"),
+]
+
+
+def context():
+    lab = SimpleNamespace(spec=SimpleNamespace(devices={"virtual": DeviceSpec(SPECS)}))
+    found = {spec.id: spec for spec in SPECS}
+    return SimpleNamespace(lab=lab, device="virtual", settings={}, data=None, required=found.__getitem__)
+
+
+def run_of(every_ms: list[float], count: int = 2000) -> feed.Run:
+    """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100 ms for each."""
+    rng, run = np.random.default_rng(0), feed.Run(16)
+    sizes = [feed.WARM_UP_BATCHES, len(every_ms)]
+    for _ in sizes:
+        feed.plan_epoch(rng, run, count, sizes)
+    orders = [order for given in run.assignments for order in given.order.reshape(-1, 16)]
+    clock = end = run.assignments[1].given_ns = 0
+    for at, order in enumerate(orders):
+        clock += round((every_ms[at - feed.WARM_UP_BATCHES] if at >= feed.WARM_UP_BATCHES else 0) * MS)
+        start = max(clock, end) if at >= feed.WARM_UP_BATCHES else -100 * MS
+        end = start + 100 * MS
+        run.steps.append(feed.Step(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
+    return run
+
+
+def graded(run, drift=1.0, foreign=0.0):
+    return {result.id: result.holds for result in feed.grade(context(), run, STEP_S, drift, foreign)}
+
+
+@pytest.mark.parametrize(
+    ("every_ms", "utilisation"), [([250.0] * 32, 0.4), ([100.0] * 32, 1.0), ([50.0] * 32, 1.0), ([125.0] * 32, 0.8)]
+)
+def test_utilisation_is_device_time_over_wall_time(every_ms, utilisation):
+    blocks = run_of(every_ms).utilisation(STEP_S)
+    assert len(blocks) == 10
+    assert blocks[1:] == pytest.approx([utilisation] * 9, rel=0.01)
+
+
+def test_fed_well_passes_starved_fails():
+    assert graded(run_of([100.0] * 96)) == {"useful-utilisation": True, "data-wait": True}
+    assert graded(run_of([250.0] * 96)) == {"useful-utilisation": False, "data-wait": False}
+
+
+def test_steady_blocks_do_not_make_up_for_a_long_stall():
+    stalled = [100.0] * 96
+    stalled[16] = 3000.0
+    assert graded(run_of(stalled))["useful-utilisation"] is False
+
+
+def test_a_miss_beside_busy_programs_is_not_held_against_anybody_but_a_pass_stands():
+    assert graded(run_of([250.0] * 96), foreign=0.6) == {"useful-utilisation": None, "data-wait": None}
+    assert graded(run_of([100.0] * 96), foreign=0.6) == {"useful-utilisation": True, "data-wait": True}
+
+
+def test_a_machine_that_changed_speed_decides_only_what_holds_at_either():
+    close = run_of([118.0] * 96)
+    assert graded(close)["useful-utilisation"] is True
+    assert graded(close, drift=0.8)["useful-utilisation"] is None
+    assert graded(run_of([250.0] * 96), drift=0.8)["useful-utilisation"] is False
+
+
+JUDGE = SimpleNamespace(label=lambda _photos, index: index % 10)
+
+
+def test_labels_and_sizes_are_checked_batch_by_batch():
+    run = run_of([100.0] * 8)
+    assert feed.check_samples(run, JUDGE, context()) == (None, 12 * 16)
+    swapped = run.steps[5]
+    run.steps[5] = feed.Step(
+        *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
+        swapped.labels[::-1],
+        swapped.kept,
+    )
+    assert "Batch 6 has labels" in feed.check_samples(run, JUDGE, context())[0]
+    run.steps[5] = feed.Step(
+        *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")], swapped.labels[:8], swapped.kept
+    )
+    assert "8 images where 16 were due" in feed.check_samples(run, JUDGE, context())[0]
+
+
+def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
+    run = run_of([100.0] * 8)
+    feed._expect_steps(run, 12)
+    with pytest.raises(LearnerFault, match="11 batches were trained where 12 were due"):
+        feed._expect_steps(run, 11)
+
+
+def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
+    run = feed.Run(16)
+    epoch = feed.plan_epoch(np.random.default_rng(1), run, 640, [32])
+    assert len(set(epoch.order.tolist())) == 32 * 16
+    assert epoch.rows.shape == (32, feed.KEPT_ROWS)
+    assert all(len(set(rows)) == feed.KEPT_ROWS for rows in epoch.rows.tolist())
+    assert feed.plan_epoch(np.random.default_rng(1), run, 640, [32]).batches == 0
+
+
+def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not():
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 224, 224)).astype(np.uint8)
+    normalised = ((pixels.astype(np.float32) / 255) - MEAN) / STD
+    assert np.array_equal(feed.as_pixels(normalised), pixels)
+    assert feed.as_pixels(np.full((3, 224, 224), np.nan, np.float32)).max() == 0
+
+
+def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
+    engine = EmulatedEngine(step_s=0.016, batch=16)
+    images = np.zeros((16, 1))
+    assert engine.start(images, images, 1000) == 1000
+    assert engine.start(images, images, 2000) == 1000 + 16 * MS
+    assert engine.start(images[:8], images, 90 * MS) == 90 * MS
+    assert engine.start(images, images, 0) == 98 * MS
