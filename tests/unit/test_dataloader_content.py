@@ -1,0 +1,304 @@
+"""Lab dataloader: its declaration, its judge, and the pixels that the shipped script, the solution and every variant deliver."""
+
+import importlib.util
+import io
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottleneck_lab.catalog import LabSpec, read_toml
+
+ROOT = Path(__file__).parents[2]
+LAB = ROOT / "labs" / "dataloader"
+SOLUTION = ROOT / "solutions" / "dataloader"
+VARIANTS = sorted((ROOT / "tests" / "variants" / "dataloader").iterdir())
+SEED, EPOCH, COUNT = 9, 1, 20
+Filter = Image.Resampling
+
+
+def load_module(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return load_module("dataloader_judge", LAB / "judge.py")
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return load_module("dataloader_recipe_test", LAB / "recipe.py")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    script = ROOT / "datasets" / "photos.py"
+    arguments = ["--root", str(root), "--small", "3", "--large", str(COUNT), "--progress", "none"]
+    subprocess.run([sys.executable, str(script), *arguments], check=True, timeout=120)
+    return root
+
+
+# ------------------------------------------------------------------------------------------ declaration
+
+
+@pytest.fixture(scope="module")
+def spec():
+    import msgspec
+
+    return msgspec.convert(read_toml(LAB / "lab.toml"), LabSpec)
+
+
+def test_every_device_decides_the_same_criteria(spec):
+    wanted = ["every-sample-once", "right-pixels", "useful-utilisation", "data-wait"]
+    for device in spec.devices.values():
+        assert [criterion.id for criterion in device.criteria] == wanted
+    targets = {c.id: (c.target, c.direction) for c in spec.devices["virtual"].criteria if c.target is not None}
+    assert targets == {"useful-utilisation": (0.80, "at_least"), "data-wait": (0.15, "at_most")}
+
+
+def test_hints_and_taught_name_findings_that_exist(spec):
+    findings = (ROOT / "checker/bottleneck_lab/analysis/findings.py").read_text()
+    for name in [spec.taught, *(hint.finding for hint in spec.hints if hint.finding)]:
+        assert f'"{name}"' in findings
+
+
+def test_the_solution_answers_every_question(spec):
+    answers = read_toml(SOLUTION / "diagnosis.toml")
+    assert set(answers) == {question.id for question in spec.questions}
+    assert answers["cause"] in next(q for q in spec.questions if q.id == "cause").choices
+    assert answers["predicted_gain"] == pytest.approx(1 / (1 - answers["evidence"]))
+
+
+def test_the_shipped_diagnosis_is_unanswered():
+    assert not any(read_toml(LAB / "diagnosis.toml").values())
+
+
+def test_no_file_gives_the_answer_away(spec):
+    shipped = "".join((LAB / name).read_text() for name in [*spec.files, "README.md"]).lower()
+    assert not [word for word in ("slow on purpose", "bottleneck", "num_workers=2", "draft") if word in shipped]
+
+
+# ------------------------------------------------------------------------------------------ recipe
+
+
+def test_augmentation_is_a_function_of_its_arguments_and_always_visible(recipe):
+    draws = [recipe.augmentation(seed, epoch, index) for seed in (1, 2) for epoch in (0, 1) for index in range(50)]
+    assert draws[7] == recipe.augmentation(1, 0, 7)
+    assert len(set(draws)) == len(draws)
+    for draw in draws:
+        assert all(abs(factor - 1) >= 0.25 for factor in draw[3:])
+        for size in [(256, 256), (341, 256), (256, 341)]:
+            left, top = recipe.crop_corner(*size, draw)
+            assert 0 <= left <= size[0] - 224
+            assert 0 <= top <= size[1] - 224
+    assert 0.3 < sum(draw.flip for draw in draws) / len(draws) < 0.7
+
+
+def test_resized_keeps_the_shape_and_the_shorter_side_is_256(recipe):
+    assert recipe.resized(1632, 1224) == (341, 256)
+    assert recipe.resized(1224, 1632) == (256, 341)
+
+
+# ------------------------------------------------------------------------------------------ judge
+
+
+def make_sample(
+    judge, recipe, photos, index, *, filter_=Filter.BILINEAR, via=None, draft=0, after=None, shift=0, draw=None
+):
+    """A sample by another way than the reference's: other filter, decoded smaller, enlarged from `via` pixels, stored, shifted."""
+    draw = draw or recipe.augmentation(SEED, EPOCH, index)
+    image = Image.open(recipe.photographs(photos)[index][0])
+    size = recipe.resized(*image.size)
+    if draft:
+        image.draft("RGB", (draft * size[0], draft * size[1]))
+    image = image.convert("RGB")
+    if via:
+        image = image.resize((size[0] * via // 256, size[1] * via // 256), Filter.BILINEAR)
+    image = image.resize(size, filter_)
+    image = after(image) if after else image
+    left, top = recipe.crop_corner(*size, draw)
+    left += shift if left + shift + 224 <= size[0] else -shift
+    return judge.augmented(image.crop((left, top, left + 224, top + 224)), draw)
+
+
+def stored(quality):
+    """Through a JPEG of this quality, as a cache of resized photographs would be."""
+
+    def through(image):
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=quality)
+        return Image.open(file).convert("RGB")
+
+    return through
+
+
+HONEST = {
+    "decoded at twice the size": {"draft": 2},
+    "decoded at about the size": {"draft": 1},
+    "bicubic": {"filter_": Filter.BICUBIC},
+    "Lanczos": {"filter_": Filter.LANCZOS},
+    "box": {"filter_": Filter.BOX},
+    "in two steps": {"via": 512},
+    "cached as JPEG, quality 95": {"after": stored(95)},
+    "cached as JPEG, quality 90": {"after": stored(90)},
+}
+
+
+@pytest.mark.parametrize("way", HONEST)
+def test_honest_ways_are_accepted(judge, recipe, photos, way):
+    for index in range(COUNT):
+        want = judge.reference_sample(photos, index, SEED, EPOCH)
+        assert judge.compare(make_sample(judge, recipe, photos, index, **HONEST[way]), want) is None
+
+
+CHEATS = {
+    "no antialiasing": ({"filter_": Filter.NEAREST}, "antialiasing"),
+    "enlarged from 224": ({"via": 224}, "enlarged"),
+    "enlarged from 153": ({"via": 153}, "enlarged"),
+    "enlarged from 112": ({"via": 112}, "enlarged"),
+    "one pixel off": ({"shift": 1}, "off by a pixel"),
+    "cached with heavy loss": ({"after": stored(30)}, "heavy loss", "fine detail"),
+}
+
+
+@pytest.mark.parametrize("way", CHEATS)
+def test_less_than_the_pixels_is_refused_with_the_reason(judge, recipe, photos, way):
+    arguments, *reasons = CHEATS[way]
+    for index in range(COUNT):
+        want = judge.reference_sample(photos, index, SEED, EPOCH)
+        complaint = judge.compare(make_sample(judge, recipe, photos, index, **arguments), want)
+        assert complaint is not None
+        assert any(words in complaint for words in (*reasons, "something else"))
+
+
+LEFT_OUT = {
+    "no jitter": {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0},
+    "no brightness": {"brightness": 1.0},
+    "no contrast": {"contrast": 1.0},
+    "no saturation": {"saturation": 1.0},
+    "no flip": {"flip": False},
+    "no random crop": {"x": 0.5, "y": 0.5},
+}
+
+
+@pytest.mark.parametrize("way", LEFT_OUT)
+def test_a_step_left_out_is_refused(judge, recipe, photos, way):
+    for index in range(COUNT):
+        draw = recipe.augmentation(SEED, EPOCH, index)
+        lazy = draw._replace(**LEFT_OUT[way])
+        if way == "no flip" and not draw.flip:
+            continue
+        want = judge.reference_sample(photos, index, SEED, EPOCH)
+        assert judge.compare(make_sample(judge, recipe, photos, index, draw=lazy), want) is not None
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6])
+def test_fewer_bits_are_refused(judge, photos, bits):
+    want = judge.reference_sample(photos, 0, SEED, EPOCH)
+    step = 1 << (8 - bits)
+    assert "bits" in judge.compare(want // step * step + step // 2, want)
+
+
+def test_other_pictures_are_refused(judge, photos):
+    want = judge.reference_sample(photos, 0, SEED, EPOCH)
+    others = [
+        judge.reference_sample(photos, 1, SEED, EPOCH),
+        judge.reference_sample(photos, 0, SEED, EPOCH + 1),
+        judge.reference_sample(photos, 0, SEED + 1, EPOCH),
+        np.full_like(want, 128),
+        np.zeros_like(want),
+        np.random.default_rng(0).integers(0, 256, want.shape, dtype=np.uint8),
+        want[::-1],
+        want[:, :112, :112],
+    ]
+    assert judge.compare(want, want) is None
+    assert all(judge.compare(other, want) is not None for other in others)
+
+
+def test_labels_and_count_are_the_large_photographs(judge, recipe, photos):
+    assert judge.count(photos) == COUNT
+    assert [judge.label(photos, index) for index in range(COUNT)] == [label for _, label in recipe.photographs(photos)]
+
+
+def test_calibration_gives_the_seconds_of_a_worker(judge, photos):
+    seconds = judge.load("virtual")(str(photos), np.arange(4), 3)
+    assert isinstance(seconds, float)
+    assert 0.001 < seconds < 5
+
+
+# ------------------------------------------------------------------------------------------ scripts
+
+# Runs a script's train() against a device that keeps what it is given, over two epochs in different orders.
+KEEPER = """
+import importlib.util, json, sys
+from pathlib import Path
+import numpy as np
+entry, lab, photos, cache, out = map(Path, sys.argv[1:])
+sys.path += [str(entry.parent), str(lab)]
+spec = importlib.util.spec_from_file_location("train", entry)
+script = importlib.util.module_from_spec(spec)
+sys.modules["train"] = script
+spec.loader.exec_module(script)
+import recipe
+class Keeper:
+    def __init__(self): self.images, self.labels = [], []
+    def epochs(self): return (recipe.Epoch(*epoch) for epoch in json.load(sys.stdin))
+    def step(self, images, labels):
+        self.images.append(np.asarray(images).copy())
+        self.labels.append(np.asarray(labels, dtype=np.int64))
+    def synchronize(self): pass
+cache.mkdir()
+if hasattr(script, "prepare"): script.prepare(photos, cache)
+keeper = Keeper()
+script.train(keeper, photos, cache)
+np.savez(out, labels=np.concatenate(keeper.labels), **{f"batch{i}": batch for i, batch in enumerate(keeper.images)})
+"""
+
+
+@pytest.mark.parametrize("entry", [LAB, SOLUTION, *VARIANTS], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_script_delivers_every_sample_once_and_right(judge, recipe, photos, tmp_path, entry):
+    forth = list(range(16))
+    back = random.Random(1).sample(range(COUNT), 16)
+    epochs = [(0, 5, forth), (1, 6, back)]
+    command = [
+        sys.executable,
+        "-c",
+        KEEPER,
+        *map(str, (entry / "train.py", LAB, photos, tmp_path / "cache", tmp_path / "out.npz")),
+    ]
+    run = subprocess.run(command, input=json.dumps(epochs), capture_output=True, text=True, check=False, timeout=240)
+    assert run.returncode == 0, run.stderr
+    kept = np.load(tmp_path / "out.npz")
+    wanted = [(index, seed, number) for number, seed, order in epochs for index in order]
+    assert kept["labels"].tolist() == [judge.label(photos, index) for index, _, _ in wanted]
+    images = np.concatenate([as_levels(recipe, kept[f"batch{i}"]) for i in range(2)])
+    for image, sample in zip(images, wanted, strict=True):
+        assert judge.compare(image, judge.reference_sample(photos, *sample)) is None
+
+
+def as_levels(recipe, batch):
+    """uint8 from uint8 or normalised float32."""
+    assert batch.shape == (recipe.BATCH_SIZE, 3, 224, 224)
+    if batch.dtype == np.uint8:
+        return batch
+    assert batch.dtype == np.float32
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (recipe.MEAN, recipe.STD))
+    return ((batch * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
+
+
+def test_the_shipped_script_trains_alone(photos, tmp_path):
+    command = [sys.executable, str(LAB / "train.py"), "--photos", str(photos), "--steps", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "images/s" in run.stdout
