@@ -30,9 +30,16 @@ def build(source: Path, command: list[str]) -> ctypes.CDLL:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"attention-{key}.so"
     if not library.exists():
-        fresh = folder / f"{library.name}.{os.getpid()}"  # renamed when whole: another process never loads half a library
+        fresh = (
+            folder / f"{library.name}.{os.getpid()}"
+        )  # renamed when whole: another process never loads half a library
         done = subprocess.run(
-            [*command, source.name, "-o", fresh], cwd=source.parent, capture_output=True, text=True, timeout=300, check=False
+            [*command, source.name, "-o", fresh],
+            cwd=source.parent,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
@@ -63,7 +70,17 @@ def _load_cpu():
         q, k, v = (np.ascontiguousarray(array, dtype=np.float32) for array in (q, k, v))
         batch, heads, seq, dim = q.shape
         out = np.full(q.shape, np.nan, dtype=np.float32)  # what the kernel leaves out is not a number
-        forward(q.ctypes.data, k.ctypes.data, v.ctypes.data, out.ctypes.data, batch * heads, seq, dim, int(causal), int(threads))
+        forward(
+            q.ctypes.data,
+            k.ctypes.data,
+            v.ctypes.data,
+            out.ctypes.data,
+            batch * heads,
+            seq,
+            dim,
+            int(causal),
+            int(threads),
+        )
         return out
 
     return attention
@@ -85,14 +102,18 @@ def _load_cuda():
         def launch(q, k, v, out, causal):
             heads, seq, dim = q.shape
             stream, bf16 = torch.cuda.current_stream().cuda_stream, int(q.dtype == torch.bfloat16)
-            status = forward(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), heads, seq, dim, causal, bf16, stream)
+            status = forward(
+                q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), heads, seq, dim, causal, bf16, stream
+            )
             if status:
                 raise RuntimeError(f"the kernel could not be launched: CUDA error {status}")
 
     def attention(q, k, v, causal, weights, bf16=0):
         """sum over i of weights[i] * attention(q rolled by i heads, k, v): several launches to one transfer. Arrays of batch x heads x seq x dim."""
         dtype = torch.bfloat16 if bf16 else torch.float16
-        q, k, v = (torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1).contiguous() for array in (q, k, v))
+        q, k, v = (
+            torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1).contiguous() for array in (q, k, v)
+        )
         total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
         for shift, weight in enumerate(np.asarray(weights).tolist()):
             rolled, out = q.roll(shift, 0), torch.full_like(q, float("nan"))

@@ -34,12 +34,18 @@ class Shape(NamedTuple):
     launches: int = 1
 
     def __str__(self) -> str:
-        work = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.dtype == "fp32" else f"{self.dtype}, {self.launches} launches"
+        work = (
+            f"{self.threads} thread{'s' * (self.threads > 1)}"
+            if self.dtype == "fp32"
+            else f"{self.dtype}, {self.launches} launches"
+        )
         mask = "causal" if self.causal else "full"
         return f"batch {self.batch}, heads {self.heads}, length {self.seq}, dim {self.dim}, {mask}, {work}"
 
 
-_NAME = re.compile(r"batch (\d+), heads (\d+), length (\d+), dim (\d+), (causal|full), (?:(\d+) threads?|(fp16|bf16), (\d+) launches)")
+_NAME = re.compile(
+    r"batch (\d+), heads (\d+), length (\d+), dim (\d+), (causal|full), (?:(\d+) threads?|(fp16|bf16), (\d+) launches)"
+)
 
 
 def parse(case: str) -> Shape:
@@ -48,7 +54,16 @@ def parse(case: str) -> Shape:
     if match is None:
         raise ValueError(f"no case of this lab: {case}")
     batch, heads, seq, dim, mask, threads, dtype, launches = match.groups()
-    return Shape(int(batch), int(heads), int(seq), int(dim), mask == "causal", int(threads or 1), dtype or "fp32", int(launches or 1))
+    return Shape(
+        int(batch),
+        int(heads),
+        int(seq),
+        int(dim),
+        mask == "causal",
+        int(threads or 1),
+        dtype or "fp32",
+        int(launches or 1),
+    )
 
 
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
@@ -64,14 +79,23 @@ def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> 
     total = max(1, round(work_gflop * 1e9 / flop / band.get("launches", 1)))
     batch = int(rng.integers(1, min(4, total) + 1))
     return Shape(
-        batch, max(1, total // batch), seq, band["dim"], band["causal"], band.get("threads", 1), band.get("dtype", "fp32"), band.get("launches", 1)
+        batch,
+        max(1, total // batch),
+        seq,
+        band["dim"],
+        band["causal"],
+        band.get("threads", 1),
+        band.get("dtype", "fp32"),
+        band.get("launches", 1),
     )
 
 
 def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
     """Fresh normal q, k and v, and how to call."""
     shape = parse(case)
-    q, k, v = (rng.standard_normal((shape.batch, shape.heads, shape.seq, shape.dim), dtype=np.float32) for _ in range(3))
+    q, k, v = (
+        rng.standard_normal((shape.batch, shape.heads, shape.seq, shape.dim), dtype=np.float32) for _ in range(3)
+    )
     return _call(rng, shape, q, k, v)
 
 
@@ -102,11 +126,24 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
     for number, kind in enumerate(_KINDS):
         for seq in rng.choice(_ODD_LENGTHS, 3, replace=False):
-            shape = Shape(2, 3, int(seq), int(rng.choice([64, 128])), bool(rng.integers(2)), 1 + number % 2, dtypes[number % len(dtypes)], 1)
+            shape = Shape(
+                2,
+                3,
+                int(seq),
+                int(rng.choice([64, 128])),
+                bool(rng.integers(2)),
+                1 + number % 2,
+                dtypes[number % len(dtypes)],
+                1,
+            )
             hard.append((f"{shape}, {kind}", _call(rng, shape, *_extreme(rng, kind, shape))))
     shape = Shape(1, 4, 129, 64, True, 2, dtypes[0], 1)
     inputs = _call(rng, shape, *_extreme(rng, "normal", shape))
-    return [*hard, (f"{shape}, asked twice", inputs), (f"{shape}, asked twice", [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs])]
+    return [
+        *hard,
+        (f"{shape}, asked twice", inputs),
+        (f"{shape}, asked twice", [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]),
+    ]
 
 
 def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, Array, Array]:
@@ -178,7 +215,9 @@ _answers: dict[bytes, bytes] = {}
 """Digest of the answer by digest of the inputs, for the calls that are asked twice."""
 
 
-def judge(case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]) -> str | None:
+def judge(
+    case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]
+) -> str | None:
     """None when the answer is right, else one sentence why not."""
     shape = parse(case)
     if len(answer) != 1 or not isinstance(answer[0], np.ndarray):
@@ -186,7 +225,9 @@ def judge(case: str, inputs: list[Any], answer: list[Array], reference: list[Arr
     got, wanted = answer[0], (shape.batch * shape.heads, shape.seq, shape.dim)
     if got.size != np.prod(wanted) or got.dtype != np.float32:
         return f"The answer must be float32 of shape {wanted}, not {got.dtype} of {got.shape} ({case})."
-    return _wrong(case, shape, inputs, got.reshape(wanted), np.asarray(reference[0]).reshape(wanted)) or _differs(case, inputs, got)
+    return _wrong(case, shape, inputs, got.reshape(wanted), np.asarray(reference[0]).reshape(wanted)) or _differs(
+        case, inputs, got
+    )
 
 
 def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Array) -> str | None:
@@ -195,7 +236,9 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
         return f"Element {missing.tolist()} (head, row, column) of the answer was never written, or is not a number ({case})."
     sample = _sample(shape)
     part, truth = np.ix_(sample.heads, sample.rows), _truth(shape, inputs, sample)
-    floor = ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
+    floor = (
+        ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
+    )
     theirs = float(np.abs(reference[part] - truth).max())
     allowed = ERROR_FACTOR * theirs + floor
     return _too_far(case, got[part] - truth, allowed) or _too_far(case, got - reference, allowed + theirs + floor)

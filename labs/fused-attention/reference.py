@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-BACKEND = SDPBackend.FLASH_ATTENTION  # without a pin, PyTorch chooses by shape, and the comparison would mean something else from case to case
+BACKEND = (
+    SDPBackend.FLASH_ATTENTION
+)  # without a pin, PyTorch chooses by shape, and the comparison would mean something else from case to case
 
 
 def load(device: str):
@@ -18,7 +20,9 @@ def _cpu(q, k, v, causal, threads=1):
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     with sdpa_kernel(BACKEND):
-        return F.scaled_dot_product_attention(*(torch.from_numpy(np.asarray(x)) for x in (q, k, v)), is_causal=bool(causal)).numpy()
+        return F.scaled_dot_product_attention(
+            *(torch.from_numpy(np.asarray(x)) for x in (q, k, v)), is_causal=bool(causal)
+        ).numpy()
 
 
 @torch.inference_mode()
@@ -29,6 +33,8 @@ def _cuda(q, k, v, causal, weights, bf16=0):
     total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
     for shift, weight in enumerate(np.asarray(weights).tolist()):
         with sdpa_kernel(BACKEND):
-            out = F.scaled_dot_product_attention(*(x.view(shape) for x in (q.roll(shift, 0), k, v)), is_causal=bool(causal))
+            out = F.scaled_dot_product_attention(
+                *(x.view(shape) for x in (q.roll(shift, 0), k, v)), is_causal=bool(causal)
+            )
         total.add_(out.flatten(0, 1).float(), alpha=weight)
     return total.cpu().numpy()

@@ -1,0 +1,223 @@
+"""Attention kernels against PyTorch, over sequence lengths: every kernel and every side in one run, taking turns.
+
+    python benchmarks/attention.py                     # the CPU, one and two threads, about two minutes
+    python benchmarks/attention.py --device cuda       # a GPU: also every backend of PyTorch's
+
+Prints a table and writes docs/measured/attention_<device>.json, .md and .svg. A ratio is the median over rounds of PyTorch's time divided by the
+kernel's, each round calling all of them once on the same inputs in an order drawn at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+LAB = ROOT / "labs" / "fused-attention"
+VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
+LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
+WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
+LONGEST = {"cpu": 2048, "cuda": 8192}
+
+
+def load_module(path: Path, name: str):
+    """A file as a module that nothing else sees."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def kernels(device: str, folder: Path) -> dict[str, object]:
+    """Name → attention function: the shipped kernel, the solution's and every variant's, each built in a folder of its own."""
+    source = "attention.cu" if device == "cuda" else "attention.cpp"
+    places = {
+        "shipped": LAB,
+        "solution": ROOT / "solutions" / "fused-attention",
+        **{p.name: p for p in sorted(VARIANTS.iterdir())},
+    }
+    found = {}
+    for name, place in places.items():
+        if (place / source).is_file():
+            target = folder / name
+            shutil.copytree(LAB, target)
+            shutil.copy(place / source, target)
+            found[name] = load_module(target / "attention.py", f"attention_{name}").load(device)
+    return found
+
+
+def shapes(device: str, longest: int):
+    """(batch × heads, length, dim, causal): as many heads as make the work of a call about the same, on the CPU."""
+    for length in (n for n in LENGTHS if n <= longest):
+        for dim in (64, 128):
+            for causal in (0, 1):
+                flop = 4 * length * length * dim / (1 + causal)
+                heads = (
+                    max(1, round(WORK_FLOP[device] / flop)) if device == "cpu" else max(8, min(256, 32768 // length))
+                )
+                yield heads, length, dim, causal
+
+
+def measure(sides: dict[str, object], call: list, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side in each round, after one call each that is not counted."""
+    times = {name: [] for name in sides}
+    for side in sides.values():
+        side(*call)
+    for _ in range(rounds):
+        for name in random.sample(list(sides), len(sides)):
+            began = time.perf_counter()
+            sides[name](*call)
+            times[name].append(time.perf_counter() - began)
+    return times
+
+
+def rows(device: str, sides: dict[str, object], longest: int, threads: list[int], rounds: int):
+    """One row a shape and thread count: milliseconds of PyTorch, and the ratio of each kernel."""
+    rng = np.random.default_rng(1)
+    dtype = np.float16 if device == "cuda" else np.float32
+    for count in threads:
+        for heads, length, dim, causal in shapes(device, longest):
+            q, k, v = (rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype) for _ in range(3))
+            extra = [np.ones(32, np.float32), 0] if device == "cuda" else [count]
+            times = measure(sides, [q, k, v, causal, *extra], rounds)
+            theirs = times["sdpa"]
+            ratios = {
+                name: statistics.median(t / o for t, o in zip(theirs, own, strict=True))
+                for name, own in times.items()
+                if name != "sdpa"
+            }
+            flop = 4 * heads * length**2 * dim / (1 + causal)
+            row = {"threads": count, "heads": heads, "length": length, "dim": dim, "causal": bool(causal)}
+            row |= {"sdpa_ms": 1e3 * statistics.median(theirs), "ratios": ratios}
+            row["solution_gflops"] = flop / statistics.median(times["solution"]) / 1e9 * (32 if device == "cuda" else 1)
+            print(line(row), flush=True)
+            yield row
+
+
+def line(row: dict) -> str:
+    """A row of the Markdown table."""
+    mask = "causal" if row["causal"] else "full"
+    figures = [f"{ratio:.2f}" for ratio in row["ratios"].values()]
+    return (
+        f"| {row['threads']} | {row['length']} | {row['dim']} | {mask} | {row['heads']} | {row['sdpa_ms']:.1f} | "
+        + " | ".join([*figures, f"{row['solution_gflops']:.0f}"])
+        + " |"
+    )
+
+
+def machine(device: str) -> dict[str, str]:
+    """Where the figures were read."""
+    import torch
+
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        model = next(
+            (
+                x.split(":")[1].strip()
+                for x in Path("/proc/cpuinfo").read_text().splitlines()
+                if x.startswith("model name")
+            ),
+            model,
+        )
+    seen = {"cpu": model, "cores": str(os.cpu_count()), "python": platform.python_version(), "torch": torch.__version__}
+    return seen | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
+
+
+def markdown(result: dict) -> str:
+    """The table with its circumstances."""
+    names = list(result["rows"][0]["ratios"])
+    seen = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    head = ["threads", "length", "dim", "mask", "heads", "SDPA ms", *names, "solution GFLOP/s"]
+    lines = [
+        f"Speed of each kernel relative to PyTorch's `scaled_dot_product_attention` (flash backend, pinned): above 1 is faster. "
+        f"Median of {result['rounds']} rounds in which all took turns on the same inputs.",
+        "",
+        f"Measured {result['date']} by `{result['command']}` on: {seen}.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| " + " | ".join("---" for _ in head) + " |",
+        *[line(row) for row in result["rows"]],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(result: dict) -> str:
+    """An SVG: ratio over length, a panel for each thread count and mask at dim 64, PyTorch the line at 1."""
+    names = list(result["rows"][0]["ratios"])
+    colors = ["#888", "#d1495b", "#00798c", "#edae49", "#5b8e7d", "#30638e"]
+    panels = sorted({(row["threads"], row["causal"]) for row in result["rows"]})
+    width, height, parts = 340, 220, []
+    for index, (threads, causal) in enumerate(panels):
+        chosen = [row for row in result["rows"] if (row["threads"], row["causal"], row["dim"]) == (threads, causal, 64)]
+        x = {row["length"]: 50 + 270 * i / max(1, len(chosen) - 1) for i, row in enumerate(chosen)}
+        y = lambda ratio: 180 - 150 * min(ratio, 3.0) / 3.0  # noqa: E731
+        left = width * index
+        label = f"{'causal' if causal else 'full'}, {threads} thread{'s' * (threads > 1)}, dim 64"
+        parts.append(f'<g transform="translate({left},0)"><text x="50" y="16" font-weight="bold">{label}</text>')
+        for r in (0, 1, 2, 3):
+            parts.append(f'<line x1="45" x2="325" y1="{y(r)}" y2="{y(r)}" stroke="{"#000" if r == 1 else "#ddd"}"/>')
+            parts.append(f'<text x="20" y="{y(r) + 4}">{r}x</text>')
+        parts += [f'<text x="{x[n]}" y="196" text-anchor="middle">{n}</text>' for n in x]
+        for name, color in zip(names, colors, strict=False):
+            points = " ".join(f"{x[row['length']]:.0f},{y(row['ratios'][name]):.1f}" for row in chosen)
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append("</g>")
+    legend = "".join(
+        f'<text x="{50 + 170 * i}" y="214" fill="{color}">{name}</text>'
+        for i, (name, color) in enumerate(zip(names, colors, strict=False))
+    )
+    size = f'viewBox="0 0 {width * len(panels)} {height}" width="{width * len(panels)}" height="{height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">{"".join(parts)}{legend}</svg>\n'
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--longest", type=int, help="largest sequence length (default: 2048 on a CPU, 8192 on a GPU)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "measured")
+    options = parser.parse_args()
+    threads = options.threads if options.device == "cpu" else [1]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("LAB_CACHE", str(Path(folder) / "cache"))
+        sides = {
+            **kernels(options.device, Path(folder)),
+            "sdpa": load_module(LAB / "reference.py", "reference").load(options.device),
+        }
+        result = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": machine(options.device),
+            "command": " ".join(["python benchmarks/attention.py", *sys.argv[1:]]),
+            "rounds": options.rounds,
+            "rows": list(
+                rows(options.device, sides, options.longest or LONGEST[options.device], threads, options.rounds)
+            ),
+        }
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = options.out / f"attention_{options.device}"
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(markdown(result))
+    stem.with_suffix(".svg").write_text(plot(result))
+
+
+if __name__ == "__main__":
+    main()
