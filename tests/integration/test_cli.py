@@ -12,9 +12,9 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
+from collections.abc import Sequence
 from fcntl import ioctl
 from pathlib import Path
 
@@ -36,9 +36,11 @@ class Learner:
             "BOTTLENECK_LAB_HOME": str(self.home),
         }
 
-    def lab(self, *arguments: str, at: Path | None = None, **options) -> subprocess.CompletedProcess[str]:
+    def lab(
+        self, *arguments: str, at: Path | None = None, through: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*LAB, *arguments],
+            [*through, *LAB, *arguments],
             cwd=at or self.folder,
             env=self.environment,
             capture_output=True,
@@ -46,7 +48,6 @@ class Learner:
             stdin=subprocess.DEVNULL,
             timeout=120,
             check=False,
-            **options,
         )
 
     def json(self, *arguments: str, at: Path | None = None):
@@ -104,24 +105,10 @@ def learner(tmp_path) -> Learner:
 
 
 class TestHelp:
-    COMMANDS = [
-        "list",
-        "doctor",
-        "data",
-        "start",
-        "run",
-        "profile",
-        "report",
-        "compare",
-        "diagnose",
-        "check",
-        "watch",
-        "hint",
-        "reset",
-        "solution",
-        "history",
-        "verify",
-    ]
+    COMMANDS = (
+        *("list", "doctor", "data", "start", "run", "profile", "report", "compare", "diagnose", "check", "watch"),
+        *("hint", "reset", "solution", "history", "verify"),
+    )
 
     @pytest.mark.parametrize(
         "command", [*([name] for name in COMMANDS), ["dev", "check"], ["dev", "new"]], ids=" ".join
@@ -221,18 +208,15 @@ class TestBadInput:
         assert (done.returncode, done.stdout) == (2, "")
         assert "is not empty" in done.stderr
 
-    def test_a_folder_that_may_not_be_written(self):
-        with tempfile.TemporaryDirectory() as name:
-            learner, closed = Learner(Path(name)), Path(name) / "closed"
-            closed.mkdir(mode=0o555)
-            options = {}
-            if os.geteuid() == 0:  # For root every folder is open: it takes somebody else.
-                closed.parent.chmod(0o755)
-                options = {"user": 65534, "group": 65534, "extra_groups": []}
-            done = learner.lab("start", "slow", "closed/new", **options)
-            assert done.returncode == 4
-            assert "cannot be written: Permission denied" in done.stderr
-            assert not list(closed.iterdir())
+    def test_a_folder_that_may_not_be_written(self, learner):
+        closed = learner.folder / "closed"
+        closed.mkdir(mode=0o555)
+        # For root every folder is open, until it gives that privilege up.
+        humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+        done = learner.lab("start", "slow", "closed/new", through=humble)
+        assert done.returncode == 4
+        assert "cannot be written: Permission denied" in done.stderr
+        assert not list(closed.iterdir())
 
     def test_broken_toml_names_line_and_column(self, learner):
         place = learner.start()
@@ -333,8 +317,9 @@ class TestTerminals:
         assert max(len(line) for line in plain(shown)) <= 60, shown
 
     def test_no_color_is_obeyed(self, learner):
-        assert "\x1b[3" in learner.terminal("doctor", at=learner.start())[1].replace("\x1b[1;3", "\x1b[3")
-        assert not re.search(r"\x1b\[[0-9;]*3[0-7]", learner.terminal("doctor", NO_COLOR="1")[1])
+        colour = re.compile(r"\x1b\[(?:[0-9]+;)*3[0-7]m")
+        assert colour.search(learner.terminal("--help")[1])
+        assert not colour.search(learner.terminal("--help", NO_COLOR="1")[1])
 
     def test_an_encoding_without_our_signs_does_no_harm(self, learner):
         learner.environment |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
@@ -417,7 +402,7 @@ class TestCheck:
         row = learner.json("history", at=place)[-1]
         assert row["predicted"] == 40.0
         assert row["measured"] > 2
-        assert "Next: lab start wrong" in learner.lab(at=place).stdout
+        assert re.search(r"Next: cd '.*/wrong é'", learner.lab(at=place).stdout)
 
 
 class TestInterrupt:

@@ -1,0 +1,96 @@
+"""What is installed from the wheel alone, outside the checkout, is complete and works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+MINI = Path(__file__).parent / "mini"
+
+
+def run(*command: object, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=at,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, at=out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """A fresh environment with the wheel in it. Other packages are seen where they are; the checkout is not:
+    a folder named in a .pth file gets none of its own .pth files read, and it is by one of these that the checkout is installed."""
+    place = tmp_path_factory.mktemp("installed")
+    venv.create(place / "venv", with_pip=False)
+    python = place / "venv" / "bin" / "python"
+    done = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, at=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (site,) = (place / "venv" / "lib").glob("python*/site-packages")
+    (site / "third_party.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return place
+
+
+def lab(place: Path, *arguments: str, content: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"BOTTLENECK_LAB_HOME": str(place / "home"), "BOTTLENECK_LAB_CONTENT": str(content or "")}
+    return run(place / "venv" / "bin" / "lab", *arguments, at=place, **environment)
+
+
+def test_it_carries_every_lab_and_nothing_that_a_build_left_behind(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    content = {name.removeprefix("bottleneck_lab/content/") for name in names if "/content/" in name}
+    tracked = run("git", "ls-files", "labs", "solutions", "datasets/photos.py", at=ROOT).stdout.split()
+    assert {name for name in tracked if not Path(name).name.startswith(".")} <= content
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc") or "captures/" in name]
+
+
+def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
+    done = run(
+        installed / "venv" / "bin" / "python",
+        "-c",
+        "import bottleneck_lab; print(bottleneck_lab.__file__)",
+        at=installed,
+    )
+    assert done.stdout.startswith(str(installed)), done.stderr
+    labs = json.loads(lab(installed, "list", "--json").stdout)
+    assert "dataloader" in [row["lab"] for row in labs]
+    for row in labs:
+        done = lab(installed, "start", row["lab"], "--no-data", "--json")
+        assert done.returncode == 0, done.stderr
+        assert (Path(json.loads(done.stdout)["workspace"]) / "README.md").is_file()
+
+
+def test_it_checks_a_lab(installed):
+    place = installed / "a lab"
+    assert lab(installed, "start", "slow", str(place), content=MINI).returncode == 0
+    environment = {"BOTTLENECK_LAB_HOME": str(installed / "home"), "BOTTLENECK_LAB_CONTENT": str(MINI)}
+    done = run(installed / "venv" / "bin" / "lab", "check", "--json", at=place, **environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert json.loads(done.stdout)["reason"] == "correct but slow"
+
+
+def test_it_begins_a_new_lab(installed):
+    done = lab(installed, "dev", "new", "mine", "--into", str(installed / "own"))
+    assert done.returncode == 0, done.stderr
+    assert (installed / "own" / "labs" / "mine" / "judge.py").is_file()
