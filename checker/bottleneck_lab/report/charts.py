@@ -34,24 +34,25 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Marku
     return tag("svg", tag("title", label), pieces, role="img", height=38)
 
 
-def criterion_bar(criterion: CriterionResult) -> Markup:
-    """The value with its interval against the target."""
-    value = criterion.value or 0.0
-    low, high = (value if bound is None else bound for bound in (criterion.low, criterion.high))
-    end = words.scale_end(criterion)
+def criterion_bar(criterion: CriterionResult) -> Markup | None:
+    """The value with its interval against the target; None without a number and a target."""
+    gauge = words.gauge(criterion)
+    if gauge is None:
+        return None
     colour = {True: "fill-good", False: "fill-bad", None: "fill-value"}[criterion.holds]
-    drawn = [
+    low, target = (_percent(figure / gauge.end) for figure in (gauge.low, gauge.target))
+    unsure = _percent((gauge.high - gauge.low) / gauge.end)
+    spoken = f"{words.format_value(gauge.value, criterion.unit)}, wanted {words.format_target(criterion)}"
+    return tag(
+        "svg",
+        tag("title", spoken),
         tag("rect", x=0, y=4, width="100%", height=14, class_="ground"),
-        tag("rect", x=0, y=4, width=_percent(low / end), height=14, class_=colour),
-        tag(
-            "rect", x=_percent(low / end), y=4, width=_percent((high - low) / end), height=14, class_=f"{colour} unsure"
-        ),
-    ]
-    if criterion.target is not None:
-        place = _percent(criterion.target / end)
-        drawn.append(tag("line", x1=place, x2=place, y1=0, y2=22, class_="target"))
-    spoken = f"{words.format_value(value, criterion.unit)}, wanted {words.format_target(criterion) or 'no target'}"
-    return tag("svg", tag("title", spoken), drawn, role="img", height=22)
+        tag("rect", x=0, y=4, width=low, height=14, class_=colour),
+        tag("rect", x=low, y=4, width=unsure, height=14, class_=f"{colour} unsure"),
+        tag("line", x1=target, x2=target, y1=0, y2=22, class_="target"),
+        role="img",
+        height=22,
+    )
 
 
 def gain_bars(predicted: float, measured: float | None) -> Markup:
@@ -77,8 +78,9 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     if main is None:
         return None
     results = [next((each for each in verdict.criteria if each.id == main.id), None) for verdict in attempts]
-    values = [None if each is None else each.value for each in results]
-    end = max([words.scale_end(each) for each in results if each is not None])
+    gauges = [None if each is None else words.gauge(each) for each in results]
+    end = max(gauge.end for gauge in gauges if gauge)
+    values = [gauge and gauge.value for gauge in gauges]
     across = [0.08 + 0.86 * (place + 0.5) / len(values) for place in range(len(values))]
     points = [
         (across[place], 130 - 110 * value / end, value, attempts[place])
@@ -130,7 +132,7 @@ def _axis(main: CriterionResult, end: float) -> list[Markup]:
 
 
 def _is_figure(criterion: CriterionResult) -> bool:
-    return criterion.kind == "target" and criterion.value is not None
+    return criterion.kind == "target" and words.gauge(criterion) is not None
 
 
 def _percent(share: float) -> str:

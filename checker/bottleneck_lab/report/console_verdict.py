@@ -48,9 +48,12 @@ def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
     """The sentence, the bar where there is a target, and how sure the figure is."""
     sign, style = _mark(sheet, criterion.holds)
     sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
-    if criterion.value is not None and criterion.target is not None:
-        figures = sheet.safe(f"  {_criterion_figures(criterion)}")
-        sheet.line(Text.assemble((_criterion_bar(sheet, criterion), style), figures), indent=3)
+    gauge = words.gauge(criterion)
+    if gauge:
+        figures = sheet.safe(
+            f"  {words.format_value(gauge.value, criterion.unit)}, wanted {words.format_target(criterion)}"
+        )
+        sheet.line(Text.assemble((_gauge_bar(sheet, gauge), style), figures), indent=3)
     details = [criterion.id, criterion.kind, words.format_interval(criterion)]
     sheet.line(sheet.signs.between.join(filter(None, details)), style="dim", indent=3)
 
@@ -61,16 +64,9 @@ def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
     return (sheet.signs.right, "green") if holds else (sheet.signs.wrong, "red")
 
 
-def _criterion_bar(sheet: Sheet, criterion: CriterionResult) -> str:
-    value = criterion.value or 0.0
-    low, high = (value if bound is None else bound for bound in (criterion.low, criterion.high))
+def _gauge_bar(sheet: Sheet, gauge: words.Gauge) -> str:
     width = max(12, min(36, sheet.width - 40))
-    return sheet.bar(low=low, high=high, end=words.scale_end(criterion), width=width, target=criterion.target)
-
-
-def _criterion_figures(criterion: CriterionResult) -> str:
-    assert criterion.value is not None
-    return f"{words.format_value(criterion.value, criterion.unit)}, wanted {words.format_target(criterion)}"
+    return sheet.bar(low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target)
 
 
 def _print_prediction(sheet: Sheet, prediction: Prediction) -> None:
@@ -96,5 +92,7 @@ def _print_circumstances(sheet: Sheet, verdict: Verdict) -> None:
     for name, facts in (("Isolation", verdict.isolation), ("Machine", verdict.environment)):
         if facts:
             sheet.line(sheet.signs.between.join(words.join_facts(facts)), indent=1, lead=f"{name:10}")
-    sheet.line(f"{verdict.started_at}, {verdict.duration_s:.0f} s", indent=1, lead=f"{'Checked':10}")
+    sheet.line(
+        f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s", indent=1, lead=f"{'Checked':10}"
+    )
     sheet.line(words.ATTESTATION_MEANS[verdict.attestation], indent=1)

@@ -39,7 +39,11 @@ def _criteria_table(criteria: list[CriterionResult]) -> str:
 def _circumstances(verdict: Verdict) -> list[str]:
     lines = [words.EMULATED] if verdict.device == "virtual" else []
     lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
-    return [*lines, f"{verdict.started_at}, {verdict.duration_s:.0f} s", words.ATTESTATION_MEANS[verdict.attestation]]
+    return [
+        *lines,
+        f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s",
+        words.ATTESTATION_MEANS[verdict.attestation],
+    ]
 
 
 def _list(title: str, items: list[str]) -> str:

@@ -50,15 +50,13 @@ def _criterion(criterion: CriterionResult) -> Markup:
     sign, style, spoken = MARKS[criterion.holds]
     mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
     figures = [criterion.id, criterion.kind]
-    bar = None
     if criterion.value is not None:
         target = words.format_target(criterion)
         value = words.format_value(criterion.value, criterion.unit)
         figures.insert(0, f"{value}, wanted {target}" if target else value)
-        bar = charts.criterion_bar(criterion) if target else None
     figures.append(words.format_interval(criterion))
     line = tag("p", " · ".join(filter(None, figures)), class_="soft")
-    return tag("div", tag("p", mark, criterion.sentence), bar, line, class_="criterion")
+    return tag("div", tag("p", mark, criterion.sentence), charts.criterion_bar(criterion), line, class_="criterion")
 
 
 def _list(title: str, items: Sequence[str]) -> Markup | None:
@@ -87,7 +85,7 @@ def _attempt_row(number: int, verdict: Verdict) -> list[str]:
     targets = [each for each in verdict.criteria if each.kind == "target" and each.value is not None]
     figures = ", ".join(f"{each.id} {words.format_value(each.value or 0.0, each.unit)}" for each in targets)
     outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
-    return [str(number), outcome, words.headline(verdict), figures, verdict.started_at]
+    return [str(number), outcome, words.headline(verdict), figures, words.format_moment(verdict.started_at)]
 
 
 def diagnosis_section(diagnosis: Sequence[Answered]) -> Markup | None:
@@ -110,7 +108,11 @@ def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> 
     """Where the figures come from: the capture's facts, the machine, the isolation, and who vouches for it."""
     groups = [("Capture", facts)]
     if verdict:
-        who = {"started": verdict.started_at, "took": f"{verdict.duration_s:.0f} s", "device": verdict.device}
+        who = {
+            "started": words.format_moment(verdict.started_at),
+            "took": f"{verdict.duration_s:.0f} s",
+            "device": verdict.device,
+        }
         groups += [("Check", who), ("Machine", verdict.environment), ("Isolation", verdict.isolation)]
     shown = [table(["", ""], group.items(), caption=name) for name, group in groups if group]
     vouched = tag("p", words.ATTESTATION_MEANS[verdict.attestation], class_="soft") if verdict else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from dataclasses import dataclass
 
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 
@@ -49,6 +50,8 @@ def format_value(value: float, unit: str) -> str:
 
 def format_share(share: float) -> str:
     """A share (0–1) as a percentage with one decimal; whole percentages without."""
+    if not math.isfinite(share):
+        return str(share)
     percent = round(share * 100, 1)
     if share and not percent:
         return "<0.1%"
@@ -89,22 +92,51 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and how many samples stand behind it; empty where nothing was sampled."""
+    """The interval and how many samples stand behind it; empty where nothing was sampled. An open end is named as such."""
+    low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
-    if criterion.low is not None and criterion.high is not None:
-        low, high = (format_value(bound, criterion.unit) for bound in (criterion.low, criterion.high))
-        parts.append(f"between {low} and {high}")
+    if low is not None and high is not None:
+        parts.append(f"between {format_value(low, criterion.unit)} and {format_value(high, criterion.unit)}")
+    elif low is not None:
+        parts.append(f"at least {format_value(low, criterion.unit)}")
+    elif high is not None:
+        parts.append(f"at most {format_value(high, criterion.unit)}")
     if criterion.samples:
         parts.append(f"{criterion.samples} sample{'s' * (criterion.samples != 1)}")
     return ", ".join(parts)
 
 
-def scale_end(criterion: CriterionResult) -> float:
-    """Where a bar for this criterion ends: 1 for a share, otherwise a fifth beyond the largest figure shown on it."""
-    if criterion.unit == "share":
-        return 1.0
-    figures = (criterion.value, criterion.high, criterion.target)
-    return max((figure for figure in figures if figure is not None and math.isfinite(figure)), default=0.0) * 1.2 or 1.0
+@dataclass(frozen=True)
+class Gauge:
+    """What a bar for a criterion shows, from 0 to `end`."""
+
+    value: float
+    low: float
+    high: float
+    target: float
+    end: float
+
+
+def gauge(criterion: CriterionResult) -> Gauge | None:
+    """The bar's figures; None without a number and a target. An open end of the interval is drawn at the value.
+
+    The bar ends at 1 for a share, otherwise a fifth beyond the largest figure on it.
+    """
+    value, target = _finite(criterion.value), _finite(criterion.target)
+    if value is None or target is None:
+        return None
+    low, high = (value if _finite(bound) is None else float(bound or 0) for bound in (criterion.low, criterion.high))
+    end = 1.0 if criterion.unit == "share" else max(value, high, target) * 1.2
+    return Gauge(value, low, high, target, end if end > 0 else 1.0)
+
+
+def _finite(figure: float | None) -> float | None:
+    return figure if figure is not None and math.isfinite(figure) else None
+
+
+def format_moment(moment: str) -> str:
+    """An ISO 8601 time for reading."""
+    return re.sub(r"(\d)T(\d)", r"\1 \2", moment).replace("+00:00", " UTC")
 
 
 def describe_prediction(prediction: Prediction) -> str:
@@ -124,11 +156,3 @@ def headline(verdict: Verdict) -> str:
 def join_facts(facts: dict[str, str]) -> list[str]:
     """`name: value` for every fact, in the order given."""
     return [f"{name}: {value}" for name, value in facts.items()]
-
-
-def sparkline_points(values: Sequence[float | None], width: float, height: float) -> list[tuple[float, float]]:
-    """Evenly spread points (x to the right, y downwards) for the values that exist, scaled to their own maximum."""
-    known = [(index, value) for index, value in enumerate(values) if value is not None]
-    top = max((value for _, value in known), default=0) or 1
-    step = width / max(1, len(values) - 1)
-    return [(index * step, height * (1 - value / top)) for index, value in known]
