@@ -97,7 +97,7 @@ def attribute(idle: iv.Intervals, host: HostView) -> dict[Cause, iv.Intervals]:
         parts[cause] = iv.intersect(left, stretch)
         left = iv.subtract(left, stretch)
     late = _after_waiting(left, idle, host)
-    nowhere = iv.subtract(left, _reach(host))
+    nowhere = iv.subtract(left, host.known)
     drained = iv.subtract(late, nowhere)
     parts["synchronisation"] = iv.join(parts["synchronisation"], drained)
     parts["unknown"] = nowhere
@@ -127,13 +127,6 @@ def _waits(host: HostView) -> iv.Intervals:
     joined = iv.close_holes(iv.join(host.sync, host.copy), TOGETHER_NS)
     waited = iv.covered_before(host.sync, joined.end) > iv.covered_before(host.sync, joined.start)
     return iv.Intervals(joined.start[waited], joined.end[waited])
-
-
-def _reach(host: HostView) -> iv.Intervals:
-    """Between the first and the last thing known of the host it was there, in Python if in nothing else."""
-    if not len(host.known.start):
-        return iv.NONE
-    return iv.Intervals(host.known.start[:1], host.known.end[-1:])
 
 
 def _before(timeline: Timeline, rows: DeviceTable, time: int) -> str:

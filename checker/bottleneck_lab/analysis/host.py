@@ -41,7 +41,7 @@ SYNC_OPERATOR = re.compile(r"^(?:aten::(?:item|_local_scalar_dense|nonzero|is_no
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """Disjoint stretches of the launching threads of one rank; `known` is where anything at all was recorded of them.
+    """Disjoint stretches of the launching threads of one rank; `known` reaches from the first to the last thing recorded of them.
 
     Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device.
     """
@@ -61,20 +61,32 @@ def view_host(timeline: Timeline, rank: int, device_rows: DeviceTable) -> HostVi
     Worker threads that read ahead are no cause of a gap: only what the launching threads do delays a launch.
     """
     threads = launching_threads(timeline, rank, device_rows)
-    runtime, ranges = _of(timeline.runtime, rank, threads), _of(timeline.ranges, rank, threads)
-    operators, python = _of(timeline.operators, rank, threads), _of(timeline.python, rank, threads)
-    parts = [(_where(timeline, ranges, _INPUT_RANGE)), _where(timeline, python, _INPUT_FRAME)]
-    waiting = [_where(timeline, t, _COMMUNICATION) for t in (ranges, operators)]
-    everything = [iv.union(t.start, t.end) for t in (runtime, operators, python, ranges)]
+    chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
+    chosen[list(threads)] = True
+
+    def where(table: HostTable, pattern: re.Pattern[str]) -> iv.Intervals:
+        return union_of(table, named(timeline, table, pattern) & chosen[table.thread])
+
+    runtime, ranges = timeline.runtime, timeline.ranges
     return HostView(
-        input=iv.join(*parts),
-        copy=iv.join(_where(timeline, ranges, _COPY_RANGE), _where(timeline, runtime, COPY_CALL)),
-        communication=iv.join(*waiting),
-        allocation=_where(timeline, runtime, ALLOCATION_CALL),
-        sync=_where(timeline, runtime, SYNC_CALL),
-        known=iv.join(*everything),
+        input=iv.join(where(ranges, _INPUT_RANGE), where(timeline.python, _INPUT_FRAME)),
+        copy=iv.join(where(ranges, _COPY_RANGE), where(runtime, COPY_CALL)),
+        communication=iv.join(where(ranges, _COMMUNICATION), where(timeline.operators, _COMMUNICATION)),
+        allocation=where(runtime, ALLOCATION_CALL),
+        sync=where(runtime, SYNC_CALL),
+        known=_extent(
+            [table for table in (runtime, timeline.operators, timeline.python, ranges) if len(table)], chosen
+        ),
         threads=threads,
     )
+
+
+def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
+    """From the first to the last thing known of the threads."""
+    masks = [chosen[table.thread] for table in tables]
+    starts = [int(table.start[mask.argmax()]) for table, mask in zip(tables, masks, strict=True) if mask.any()]
+    ends = [int(table.end[mask].max()) for table, mask in zip(tables, masks, strict=True) if mask.any()]
+    return iv.union(np.array([min(starts)]), np.array([max(ends)])) if starts else iv.NONE
 
 
 def launching_threads(timeline: Timeline, rank: int, device_rows: DeviceTable) -> tuple[int, ...]:
@@ -95,20 +107,12 @@ def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
     return threads[counts.argmax() : counts.argmax() + 1] if len(threads) else threads
 
 
-def _of(table: HostTable, rank: int, threads: tuple[int, ...]) -> HostTable:
-    return take(table, (table.rank == rank) & np.isin(table.thread, threads))
-
-
-def _where(timeline: Timeline, table: HostTable, pattern: re.Pattern[str]) -> iv.Intervals:
-    """The time in which a row whose name matches was open."""
-    return union_of(table, named(timeline, table, pattern))
-
-
 def named(timeline: Timeline, table: HostTable | DeviceTable, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """A mask of the rows whose name matches. Each distinct name is looked at once."""
-    used, inverse = np.unique(table.name, return_inverse=True)
-    matches = np.array([bool(pattern.search(timeline.strings[i])) for i in used.tolist()], dtype=bool)
-    return matches[inverse.reshape(-1)] if len(used) else np.zeros(0, dtype=bool)
+    used = np.flatnonzero(np.bincount(table.name, minlength=1))
+    matches = np.zeros(len(timeline.strings) + 1, dtype=bool)
+    matches[[i for i in used.tolist() if pattern.search(timeline.strings[i])]] = True
+    return np.asarray(matches[table.name])
 
 
 def union_of(table: HostTable | DeviceTable, mask: NDArray[np.bool_]) -> iv.Intervals:

@@ -30,8 +30,10 @@ def union(start: Ints, end: Ints) -> Intervals:
     start, end = start[keep], end[keep]
     if not len(start):
         return NONE
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
     first = np.flatnonzero(np.concatenate(([True], start[1:] > end[:-1])))
     last = np.concatenate((first[1:] - 1, [len(start) - 1]))
     return Intervals(start[first], end[last])

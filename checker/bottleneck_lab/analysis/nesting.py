@@ -34,11 +34,11 @@ class Tree:
 
 
 def nest(table: HostTable) -> Tree:
-    """The call tree of a table whose rows are in order. Threads are told apart by rank and thread.
+    """The call tree of a table whose rows are in order. Every thread has its own number, whatever its rank.
 
     The depth of a row is the number of rows of its thread that began before it and have not ended; its parent is the latest row one level up.
     """
-    lane = lanes(table)
+    lane = table.thread.astype(np.int64)
     low = int(table.start.min(initial=0)) if len(table) else 0
     span = int(table.end.max(initial=0)) - low + 2 if len(table) else 1
     begin = lane * span + (table.start - low)
@@ -47,13 +47,6 @@ def nest(table: HostTable) -> Tree:
     depth = np.empty(len(table), dtype=np.int32)
     depth[order] = np.arange(len(table)) - np.searchsorted(np.sort(stop), begin[order], side="right")
     return Tree(_parents(begin, depth), depth)
-
-
-def lanes(table: HostTable) -> Ints:
-    """A small number for each (rank, thread)."""
-    keys = table.rank.astype(np.int64) << 32 | table.thread
-    numbers: Ints = np.unique(keys, return_inverse=True)[1].astype(np.int64).reshape(-1)
-    return numbers
 
 
 def _parents(begin: Ints, depth: SmallInts) -> SmallInts:

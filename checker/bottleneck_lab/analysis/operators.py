@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, concatenate
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, take
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -57,34 +57,22 @@ OPERATOR, RUNTIME, PYTHON = range(3)
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     """Nests the host's rows and hangs every device activity on the runtime call that launched it, or on its operator where no call was recorded."""
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
-    marked = [_mark(part, layer) for layer, part in enumerate(parts)]
-    table = concatenate(marked)
-    layer = (table.external & 3).astype(np.int8)
-    table = _unmark(table)
+    table = HostTable(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(HostTable)))
+    order = np.lexsort((-table.end, table.start))
+    table = take(table, order)
+    layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
+    del order
     device = timeline.device
     work = device.kind != Kind.SYNC
     duration = np.where(work, device.end - device.start, 0)
     owner = join_rows(np.where(layer == RUNTIME, table.correlation, -1), table.rank, device.correlation, device.rank)
     missing = owner < 0
     owner[missing] = join_rows(
-        np.where(layer == OPERATOR, table.external, -1), table.rank, device.external, device.rank
+        np.where(layer == OPERATOR, table.correlation, -1), table.rank, device.external, device.rank
     )[missing]
     found = owner >= 0
     device_ns = np.bincount(owner[found], weights=duration[found], minlength=len(table)).astype(np.int64)
     return CallTree(table, layer, nest(table), device_ns)
-
-
-def _mark(table: HostTable, layer: int) -> HostTable:
-    """Carries the layer through sorting in the low bits of `external`."""
-    return HostTable(
-        table.start, table.end, table.name, table.rank, table.thread, table.correlation, table.external * 4 + layer
-    )
-
-
-def _unmark(table: HostTable) -> HostTable:
-    return HostTable(
-        table.start, table.end, table.name, table.rank, table.thread, table.correlation, table.external >> 2
-    )
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:

@@ -16,7 +16,7 @@ import msgspec
 
 from bottleneck_lab.errors import CaptureError
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 EVENT_LIMIT_BYTES = 64 << 20
 """No profiler writes an event, or metadata around the events, as large as this: such a file is broken or hostile."""
 
@@ -36,33 +36,45 @@ class EventStream:
 
     `decode` turns a JSON array into a list; it may raise `msgspec.ValidationError` for events that are valid JSON of an unexpected shape,
     in which case the piece is yielded as plain dictionaries. `metadata` is complete once all pieces were taken.
+    With `inside` the stream starts between two events, and what stands behind the events is not read. `used_bytes` counts up to the closing bracket.
     """
 
-    def __init__(self, read: Read, source: Path, decode: Decode, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self, read: Read, source: Path, decode: Decode, chunk_bytes: int = CHUNK_BYTES, *, inside: bool = False
+    ) -> None:
         self._read = read
         self._source = source
         self._decode = decode
         self._chunk_bytes = chunk_bytes
         self._head = b""
         self._tail = b""
+        self._inside = inside
+        self.used_bytes = 0
+        self.rest = b""
+        self._ended = False
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[list[Any]]:
-        rest = self._skip_head()
-        limit = self._chunk_bytes
-        ended = False
-        while not ended:
-            fresh = self._read(self._chunk_bytes)
-            buffer = rest + fresh
-            events, used, ended = self._take(buffer, final=not fresh)
-            if not used and not fresh and not ended:
+        pending = b"" if self._inside else self._skip_head()
+        while not self._ended:
+            fresh, pending = pending or self._read(self._chunk_bytes), b""
+            buffer = self.rest + fresh
+            events, used, self._ended = self._take(buffer, final=not fresh)
+            if not used and not fresh and not self._ended:
                 raise self._error("ends in the middle of its events")
-            rest = buffer[used:]
+            self.rest = buffer[used:]
+            self.used_bytes += used
             if events:
                 yield events
-            if len(rest) > max(EVENT_LIMIT_BYTES, limit):
+            if len(self.rest) > max(EVENT_LIMIT_BYTES, self._chunk_bytes):
                 raise self._error(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
-        self._take_tail(rest)
+        if not self._inside:
+            self._take_tail(self.rest)
+
+    @property
+    def between_events(self) -> bool:
+        """Whether everything that was read is decoded and the array goes on, so that the next byte is at its own level."""
+        return not self._ended and not self.rest.strip(b" \t\r\n,")
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -99,7 +111,7 @@ class EventStream:
             return self._decode_broken(buffer[first:end]), end + 1, True
         if cut and not final:
             return self._decode_broken(buffer[first:cut]), cut, False
-        if final and not self._head:  # a bare array may lack its closing bracket, says the format
+        if final and not self._head and not self._inside:  # a bare array may lack its closing bracket, says the format
             return self._decode_broken(buffer[first:].rstrip(b" \t\r\n,")), len(buffer), True
         return [], 0, False
 

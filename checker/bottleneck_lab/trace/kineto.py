@@ -50,8 +50,8 @@ HOST_CATEGORIES = {
 
 
 class _Args(msgspec.Struct, gc=False):
-    external: int | None = msgspec.field(name="External id", default=None)
-    external_old: int | None = msgspec.field(name="external id", default=None)
+    external: int = msgspec.field(name="External id", default=-1)
+    external_old: int = msgspec.field(name="external id", default=-1)
     correlation: int = -1
     device: int | None = None
     stream: int | str | None = None
@@ -79,7 +79,11 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _NO_ARGS = _Args()
-_DECODE = msgspec.json.Decoder(list[_Event]).decode
+DECODE = msgspec.json.Decoder(list[_Event]).decode
+
+
+def _wanted(category: NDArray[np.int8]) -> tuple[NDArray[np.bool_], ...]:
+    return category == RUNTIME, category == OPERATOR, category == RANGE, category == PYTHON
 
 
 class _Numbers(dict[Any, int]):
@@ -116,10 +120,18 @@ class Columns:
         self.tids = _Numbers()
         self.thread_names: dict[tuple[int, int], str] = {}
         self._categories = _Categories()
-        self.spans: list[NDArray[Any]] = []
+        self.runtime: list[NDArray[Any]] = []
+        self.operators: list[NDArray[Any]] = []
+        self.ranges: list[NDArray[Any]] = []
+        self.python: list[NDArray[Any]] = []
         self.device: list[NDArray[Any]] = []
         self.memory: list[NDArray[Any]] = []
         self.malformed = 0
+        self.overhead_ns = 0
+
+    @property
+    def host(self) -> tuple[list[NDArray[Any]], ...]:
+        return self.runtime, self.operators, self.ranges, self.python
 
     def add(self, events: list[Any]) -> None:
         """Takes one piece: typed events, or dictionaries where a piece held something unexpected."""
@@ -130,6 +142,13 @@ class Columns:
             self._add_spans(spans)
         if len(spans) < len(events):
             self._add_others([event for event in events if event.ph in ("i", "I", "M")])
+
+    def joined(self, table: str) -> NDArray[Any]:
+        """All rows of a table; the pieces are given up."""
+        pieces: list[NDArray[Any]] = getattr(self, table)
+        rows = np.concatenate(pieces) if pieces else np.empty(0, dtype=DTYPES[table])
+        pieces.clear()
+        return rows
 
     def _mend(self, events: list[dict[str, Any]]) -> list[_Event]:
         """Dictionaries → events. What cannot be read as an event is counted, and said in the notes."""
@@ -151,18 +170,24 @@ class Columns:
         rows["pid"] = [processes[event.pid] for event in spans]
         rows["tid"] = [tids[event.tid] for event in spans]
         rows["category"] = category = np.array([categories[event.cat] for event in spans], dtype=np.int8)
-        rows["correlation"] = _integers([arg.correlation for arg in args])
-        rows["external"] = _integers([_first(arg.external, arg.external_old) for arg in args])
-        on_device = category < RUNTIME
-        self.spans.append(rows[~on_device & (category < IGNORED)])
-        wanted = np.flatnonzero(on_device).tolist()
-        if wanted:
-            self._add_device(rows[on_device], [spans[i] for i in wanted], [args[i] for i in wanted])
+        self.overhead_ns += int(rows["duration"][category == OVERHEAD].clip(0, LONGEST_NS).sum())
+        correlation = _integers([arg.correlation for arg in args])
+        external = np.maximum(_integers([arg.external for arg in args]), _integers([arg.external_old for arg in args]))
+        rows["correlation"] = np.where(category == RUNTIME, correlation, external)
+        for table, wanted in zip(self.host, _wanted(category), strict=True):
+            if wanted.any():
+                table.append(rows[wanted])
+        chosen = np.flatnonzero(category < RUNTIME)
+        if len(chosen):
+            rows["correlation"] = correlation
+            events, arguments = [spans[i] for i in chosen.tolist()], [args[i] for i in chosen.tolist()]
+            self._add_device(rows[chosen], external[chosen], events, arguments)
 
-    def _add_device(self, rows: NDArray[Any], events: list[_Event], args: list[_Args]) -> None:
+    def _add_device(self, rows: NDArray[Any], external: NDArray[Any], events: list[_Event], args: list[_Args]) -> None:
         table = np.empty(len(rows), dtype=DEVICE)
-        for name in ("start", "duration", "name", "category", "correlation", "external"):
+        for name in ("start", "duration", "name", "category", "correlation"):
             table[name] = rows[name]
+        table["external"] = external
         table["device"] = _integers(
             [_number(_first(arg.device, event.pid)) for event, arg in zip(events, args, strict=True)]
         )
@@ -201,7 +226,6 @@ SPAN = np.dtype(
         ("start", "i8"),
         ("duration", "i8"),
         ("correlation", "i8"),
-        ("external", "i8"),
         ("name", "i4"),
         ("pid", "i4"),
         ("tid", "i4"),
@@ -237,87 +261,116 @@ MEMORY = np.dtype(
 )
 
 
+DTYPES = {**dict.fromkeys(("runtime", "operators", "ranges", "python"), SPAN), "device": DEVICE, "memory": MEMORY}
+
+
 def read_kineto(read: Read, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
     """A timeline from a stream of bytes. Raises CaptureError when they are no trace, or end too early."""
     columns = Columns()
-    stream = EventStream(read, source, _DECODE, chunk_bytes)
+    stream = EventStream(read, source, DECODE, chunk_bytes)
     for events in stream:
         columns.add(events)
     return assemble(columns, stream.metadata, source, stream.notes)
 
 
 def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()) -> Timeline:
-    """The tables of everything that was gathered."""
+    """The tables of everything that was gathered. Each table's pieces are given up as it is made, so that nothing is held twice for long."""
     said = [*notes]
     if columns.malformed:
         said.append(f"{columns.malformed} malformed events were left out")
-    spans = _plausible(_joined(columns.spans, SPAN), said)
-    device = _plausible(_joined(columns.device, DEVICE), said)
-    if not len(spans) and not len(device):
+    if columns.overhead_ns:
+        said.append(f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host")
+    distributed = _mapping(metadata.get("distributedInfo"))
+    rank = _small(distributed.get("rank"))
+    strings = tuple(columns.names.order)
+    ranges = _old_ranges(columns, strings)
+    threads = _Threads(columns, rank)
+    bad: list[int] = []
+    tables = {
+        name: threads.table(_plausible(columns.joined(name), bad), rank) for name in ("runtime", "operators", "python")
+    }
+    tables["ranges"] = threads.table(_plausible(ranges, bad), rank)
+    memory = columns.joined("memory")
+    device = _device_table(_plausible(columns.joined("device"), bad), strings, rank)
+    if not len(device) and not any(len(table) for table in tables.values()):
         raise CaptureError(
             f"{source.name} holds no operators, calls, ranges or device activities.",
             "Keep the profiler on for at least one whole step, and export the trace in on_trace_ready.",
         )
-    distributed = _mapping(metadata.get("distributedInfo"))
-    rank = _small(distributed.get("rank"))
-    strings = tuple(columns.names.order)
-    span_thread, memory_thread, threads = _threads(columns, rank, spans, _joined(columns.memory, MEMORY))
-    table = _device_table(device, strings, rank)
-    category = _range_categories(spans, strings)
+    if sum(bad):
+        said.append(f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and were left out")
     return Timeline(
         source=str(source),
         format="kineto",
         strings=strings,
-        device=table,
-        runtime=_host_table(spans, span_thread, category == RUNTIME, rank),
-        operators=_host_table(spans, span_thread, category == OPERATOR, rank),
-        ranges=_host_table(spans, span_thread, category == RANGE, rank),
-        python=_host_table(spans, span_thread, category == PYTHON, rank),
-        memory=_memory_table(_joined(columns.memory, MEMORY), memory_thread, rank),
-        threads=threads,
-        devices=_devices(metadata, table, rank),
+        device=device,
+        **tables,
+        memory=_memory_table(memory, threads.numbers(memory), rank),
+        threads=threads.listed(),
+        devices=_devices(metadata, device, rank),
         world_size=_small(distributed.get("world_size")),
-        emulated=any(strings[name].startswith("emulated: ") for name in np.unique(table.name).tolist()),
-        notes=(*said, *_overhead_note(spans)),
+        emulated=any(strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()),
+        notes=tuple(said),
         facts=_facts(metadata),
     )
 
 
-def _plausible(rows: NDArray[Any], notes: list[str]) -> NDArray[Any]:
-    """Rows whose times can be true; the others are counted in the notes."""
+def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
+    """Rows whose times can be true; how many cannot is appended to `dropped`."""
     bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (rows["start"] <= 0)
-    good = rows["start"][~bad]
+    good = rows["start"][~bad] if bad.any() else rows["start"]
     if len(good):
-        middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
+        middle = np.partition(good[:100_000], (min(len(good), 100_000) - 1) // 2)[(min(len(good), 100_000) - 1) // 2]
         bad |= np.abs(rows["start"] - middle) > LONGEST_NS
-    dropped = int(bad.sum())
-    if not dropped:
-        return rows
-    notes.append(f"{dropped} events have impossible times (zero, negative or longer than a day) and were left out")
-    return rows[~bad]
+    dropped.append(int(bad.sum()))
+    return rows[~bad] if dropped[-1] else rows
 
 
-def _range_categories(spans: NDArray[Any], strings: tuple[str, ...]) -> NDArray[Any]:
-    """Old traces write ranges as operators; their names tell."""
-    category = spans["category"].copy()
+def _old_ranges(columns: Columns, strings: tuple[str, ...]) -> NDArray[Any]:
+    """The ranges; old traces write some of them as operators, where their names tell."""
     named = np.array([is_range(name) for name in strings], dtype=bool)
-    category[(category == OPERATOR) & named[spans["name"]]] = RANGE
-    return category
+    if not named.any():
+        return columns.joined("ranges")
+    for i, rows in enumerate(columns.operators):
+        is_one = named[rows["name"]]
+        if is_one.any():
+            columns.ranges.append(rows[is_one])
+            columns.operators[i] = rows[~is_one]
+    return columns.joined("ranges")
 
 
-def _threads(
-    columns: Columns, rank: int, spans: NDArray[Any], memory: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], tuple[Thread, ...]]:
-    """Thread numbers of spans and memory rows, and the threads."""
-    keys = [rows["pid"].astype(np.int64) << 32 | rows["tid"] for rows in (spans, memory)]
-    unique, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-    threads = []
-    for key in unique.tolist():
-        pid, tid = key >> 32, key & 0xFFFFFFFF
-        name = columns.thread_names.get((pid, tid), "")
-        threads.append(Thread(rank, columns.processes.order[pid], columns.tids.order[tid], name))
-    numbers = inverse.astype(np.int32).reshape(-1)
-    return numbers[: len(spans)], numbers[len(spans) :], tuple(threads)
+class _Threads:
+    """Numbers for the (process, thread) pairs that occur."""
+
+    def __init__(self, columns: Columns, rank: int) -> None:
+        self._columns = columns
+        self._rank = rank
+        self._width = max(len(columns.tids.order), 1)
+        self._known = np.full(max(len(columns.processes.order), 1) * self._width, -1, dtype=np.int32)
+        self._pairs: list[int] = []
+
+    def numbers(self, rows: NDArray[Any]) -> NDArray[np.int32]:
+        pairs = rows["pid"] * np.int64(self._width) + rows["tid"]
+        for pair in np.flatnonzero(np.bincount(pairs, minlength=1)).tolist():
+            if self._known[pair] < 0:
+                self._known[pair] = len(self._pairs)
+                self._pairs.append(pair)
+        return np.asarray(self._known[pairs])
+
+    def table(self, rows: NDArray[Any], rank: int) -> HostTable:
+        columns = {name: rows[name] for name in ("start", "name", "correlation")}
+        end = rows["start"] + rows["duration"]
+        return make_table(
+            HostTable, len(rows), **columns, end=end, rank=np.full(len(rows), rank, np.int32), thread=self.numbers(rows)
+        )
+
+    def listed(self) -> tuple[Thread, ...]:
+        found = []
+        for pair in self._pairs:
+            pid, tid = divmod(pair, self._width)
+            name = self._columns.thread_names.get((pid, tid), "")
+            found.append(Thread(self._rank, self._columns.processes.order[pid], self._columns.tids.order[tid], name))
+        return tuple(found)
 
 
 def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> DeviceTable:
@@ -341,21 +394,6 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
         occupancy=rows["occupancy"],
         direction=np.where(is_copy, copies[rows["name"], 0] if len(strings) else 0, 0),
         host_memory=np.where(is_copy, copies[rows["name"], 1] if len(strings) else 0, 0),
-    )
-
-
-def _host_table(spans: NDArray[Any], thread: NDArray[Any], wanted: NDArray[Any], rank: int) -> HostTable:
-    rows = spans[wanted]
-    return make_table(
-        HostTable,
-        len(rows),
-        start=rows["start"],
-        end=rows["start"] + rows["duration"],
-        name=rows["name"],
-        rank=np.full(len(rows), rank),
-        thread=thread[wanted],
-        correlation=rows["correlation"],
-        external=rows["external"],
     )
 
 
@@ -383,13 +421,6 @@ def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[D
             )
         )
     return tuple(found)
-
-
-def _overhead_note(spans: NDArray[Any]) -> list[str]:
-    overhead = spans[spans["category"] == OVERHEAD]
-    if not len(overhead):
-        return []
-    return [f"the profiler's own bookkeeping took {overhead['duration'].sum() / 1e6:.1f} ms on the host"]
 
 
 def _facts(metadata: dict[str, Any]) -> dict[str, str]:
@@ -435,10 +466,6 @@ def _convert_args(args: dict[str, Any]) -> _Args:
             except msgspec.ValidationError:
                 continue
     return _Args(**good)
-
-
-def _joined(pieces: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype=dtype)
 
 
 def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:

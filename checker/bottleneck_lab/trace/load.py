@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import tempfile
 import zlib
@@ -16,6 +17,7 @@ from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
+from bottleneck_lab.trace.halves import WORTHWHILE_BYTES, load_in_halves
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.ncu import is_ncu_csv, load_ncu_csv, load_ncu_report
 from bottleneck_lab.trace.nsys import SQLITE_MAGIC, load_nsys_report, load_nsys_sqlite
@@ -64,6 +66,8 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _load_plain(path: Path) -> Timeline:
+    if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
+        return load_in_halves(path)
     with path.open("rb") as file:
         return read_kineto(file.read, path)
 

@@ -127,6 +127,8 @@ def _wide_layout(rows: Iterable[dict[str, str]], names: list[str]) -> list[Kerne
         if not (row.get("ID") or "").strip():
             units = row
             continue
+        if not row.get("Kernel Name"):
+            continue
         metrics = {}
         for name in names:
             value = None if name in _FIXED else _number(row.get(name))

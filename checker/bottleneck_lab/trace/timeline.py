@@ -76,7 +76,10 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an index into `Timeline.threads`."""
+    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an index into `Timeline.threads`, where every rank has its own.
+
+    `correlation` joins a runtime call to `DeviceTable.correlation`, and an operator or range to `DeviceTable.external` (-1: to nothing).
+    """
 
     start: Ints
     end: Ints
@@ -84,7 +87,6 @@ class HostTable:
     rank: SmallInts
     thread: SmallInts
     correlation: Ints
-    external: Ints
 
     def __len__(self) -> int:
         return len(self.start)
@@ -207,6 +209,8 @@ def sort_table(table: Table) -> Table:
     start = table.start
     end = getattr(table, "end", None)
     if len(start) < 2:
+        return table
+    if (start[1:] > start[:-1]).all():
         return table
     order = np.argsort(start, kind="stable") if end is None else np.lexsort((-end, start))
     return take(table, order)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import Kind, load, merge_ranks
+from bottleneck_lab.trace import Kind, halves, load, merge_ranks
 from bottleneck_lab.trace.json_stream import scan
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
@@ -237,6 +237,56 @@ def test_ranks_are_merged_on_one_clock(tmp_path):
     assert len(both.device) == 2
     assert both.device.start[1] - both.device.start[0] == 2000
     assert {thread.rank for thread in both.threads} == {1, 3}
+
+
+LAID_OUT = "{\n" + '  "schemaVersion": 1,\n  "traceEvents": [\n%s\n  ],\n  "traceName": "x"\n}\n'
+
+
+def laid_out(events) -> bytes:
+    """As Kineto writes it: two spaces before each event's braces."""
+    return (LAID_OUT % ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)).encode()
+
+
+def test_two_processes_read_the_same(tmp_path, monkeypatch):
+    events = [
+        {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i} for i, event in enumerate(EVENTS * 30)
+    ]
+    path = written(tmp_path, laid_out(events))
+    handed_over = []
+    monkeypatch.setattr(
+        halves._SecondHalf, "add_to", lambda *a, add=halves._SecondHalf.add_to: (handed_over.append(1), add(*a))
+    )
+    assert same(halves.load_in_halves(path), alone(path))
+    assert handed_over
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda events: laid_out([{**OPERATOR, "args": {"x": "PLACE"}}]).replace(
+            b'"PLACE"', b'[\n  {\n  },\n  {"a": 1}]'
+        ),
+        lambda events: laid_out(events)[:-20].replace(b"],", b"], "),
+        lambda events: b'[\n  {"ph": "M"\n  }]' + b" " * 3000 + b"\n  },\n  " + laid_out(events),
+    ],
+)
+def test_a_wrong_guess_of_the_middle_is_never_used(tmp_path, hide):
+    path = written(tmp_path, hide(EVENTS * 4))
+    results = []
+    for read in (halves.load_in_halves, alone):
+        try:
+            results.append(read(path))
+        except CaptureError as error:
+            results.append(error.message)
+    if isinstance(results[0], str):
+        assert results[0] == results[1]
+    else:
+        assert same(*results)
+
+
+def alone(path: Path) -> Timeline:
+    with path.open("rb") as file:
+        return read_kineto(file.read, path)
 
 
 def test_scan_finds_the_end_of_the_array():

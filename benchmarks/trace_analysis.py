@@ -1,0 +1,218 @@
+"""How long, and in how much memory, a trace is analysed: this project against Holistic Trace Analysis, in one run on one machine.
+
+    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 500 1000] [--no-peer] [--plot FILE.svg]
+
+The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down: ours into the
+whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed into an environment of
+its own (--peer-venv keeps it). Wall time and the peak of the summed resident memory of all processes are taken from outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gzip
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+PEER = "traceinsight==0.6.1"
+
+OURS = """
+import sys, json, resource
+from bottleneck_lab import load, summarise
+summary = summarise(load(sys.argv[1]))
+print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
+"""
+THEIRS = """
+import sys, json, logging
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
+temporal = analysis.get_temporal_breakdown(visualize=False)
+analysis.get_gpu_kernel_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+print(json.dumps({"busy_share": 1 - float(temporal["idle_time_pctg"].iloc[0]) / 100}))
+"""
+
+
+def synthetic() -> dict:
+    """A DDP-like capture of this project's own making."""
+    path = ROOT / "datasets" / "captures" / "make.py"
+    spec = importlib.util.spec_from_file_location("make_captures", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_captures"] = module
+    spec.loader.exec_module(module)
+    return module.training("healthy", steps=40).trace("healthy")
+
+
+def tile(trace: dict, target_bytes: int, path: Path) -> None:
+    """Writes the trace again and again, each time later and with fresh correlation numbers, in the layout that Kineto writes."""
+    events = [event for event in trace["traceEvents"] if "ts" in event and event.get("ph") != "M"]
+    names = [event for event in trace["traceEvents"] if event.get("ph") == "M"]
+    first = min(event["ts"] for event in events)
+    length = max(event["ts"] + event.get("dur", 0) for event in events) - first + 1000
+    step = 1 + max(
+        int(event.get("args", {}).get(key, 0) or 0) for event in events for key in ("correlation", "External id")
+    )
+    head = {key: value for key, value in trace.items() if key != "traceEvents"}
+    with path.open("w") as out:
+        out.write(json.dumps(head, indent=2)[:-2] + ',\n  "traceEvents": [\n')
+        out.write(_kineto(names))
+        number = 0
+        while out.tell() < target_bytes:
+            out.write((",\n" if number or names else "") + _kineto(_moved(events, number * length, number * step)))
+            number += 1
+        out.write("\n  ]\n}\n")
+
+
+def _moved(events: list[dict], later: float, more: int) -> list[dict]:
+    moved = copy.deepcopy(events)
+    for event in moved:
+        event["ts"] = round(event["ts"] + later, 3)
+        if "id" in event:
+            event["id"] += more
+        for key in ("correlation", "External id"):
+            if isinstance(event.get("args", {}).get(key), int):
+                event["args"][key] += more
+    return moved
+
+
+def _kineto(events: list[dict]) -> str:
+    """Two spaces, one line for the fields and one an argument group, as Kineto does."""
+    lines = []
+    for event in events:
+        args = event.get("args")
+        fields = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in event.items() if key != "args")
+        inner = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in (args or {}).items())
+        lines.append(
+            f"  {{\n    {fields}" + (f',\n    "args": {{\n      {inner}\n    }}' if args is not None else "") + "\n  }"
+        )
+    return ",\n".join(lines)
+
+
+def measure(command: list[str], limit_s: float) -> dict:
+    """Wall time, s, and the peak of the summed resident memory of the process and its children, MB, sampled every 10 ms."""
+    start = time.perf_counter()
+    process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, resident(process))
+        if time.perf_counter() - start > limit_s:
+            for child in [*process.children(recursive=True), process]:
+                child.kill()
+            process.communicate()
+            return {"wall_s": float("nan"), "peak_mb": peak / 1e6, "answer": f"stopped after {limit_s:.0f} s"}
+        time.sleep(0.01)
+    wall = time.perf_counter() - start
+    out, error = process.communicate()
+    answer = (
+        out.strip().splitlines()[-1] if process.returncode == 0 and out.strip() else f"failed: {error.strip()[-300:]}"
+    )
+    return {"wall_s": wall, "peak_mb": peak / 1e6, "answer": answer}
+
+
+def resident(process: psutil.Process) -> int:
+    total = 0
+    try:
+        for one in [process, *process.children(recursive=True)]:
+            total += one.memory_info().rss
+    except psutil.Error:
+        pass
+    return total
+
+
+def peer_python(folder: Path) -> Path:
+    """The interpreter of an environment that has the peer."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", PEER], check=True)
+    return python
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Time and memory against size, log-log, as plain SVG."""
+    import math
+
+    width, height, pad = 420, 300, 50
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * width}" height="{height}" font-family="sans-serif" font-size="12">'
+    ]
+    for panel, (key, title) in enumerate((("wall_s", "wall time, s"), ("peak_mb", "peak memory, MB"))):
+        points = [
+            (r["mb"], r[side][key], side)
+            for r in rows
+            for side in ("ours", "peer")
+            if side in r and r[side][key] == r[side][key]
+        ]
+        xs, ys = [math.log10(p[0]) for p in points], [math.log10(max(p[1], 1e-3)) for p in points]
+
+        def place(x: float, y: float, left: float = panel * width, xs: list = xs, ys: list = ys) -> tuple[float, float]:
+            across = (math.log10(x) - min(xs)) / (max(xs) - min(xs) or 1)
+            up = (math.log10(max(y, 1e-3)) - min(ys)) / (max(ys) - min(ys) or 1)
+            return left + pad + across * (width - 2 * pad), height - pad - up * (height - 2 * pad)
+
+        parts.append(f'<text x="{panel * width + pad}" y="20">{title} against trace size, MB</text>')
+        for side, colour in (("ours", "#0a6"), ("peer", "#c40")):
+            mine = [(x, y) for x, y, s in points if s == side]
+            line = " ".join(f"{a:.0f},{b:.0f}" for a, b in (place(*p) for p in mine))
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            for x, y in mine:
+                a, b = place(x, y)
+                parts.append(
+                    f'<circle cx="{a:.0f}" cy="{b:.0f}" r="3" fill="{colour}"/><text x="{a + 5:.0f}" y="{b - 6:.0f}">{side} {y:.3g} @ {x:.0f}</text>'
+                )
+    path.write_text("\n".join([*parts, "</svg>\n"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[100])
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--peer-venv", type=Path)
+    parser.add_argument("--work", type=Path, help="where tiled traces are kept (default: a temporary folder)")
+    parser.add_argument("--limit-s", type=float, default=1800)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lab-bench-") as folder:
+        work = options.work or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        peer = None if options.no_peer else peer_python(options.peer_venv or Path(folder) / "peer")
+        rows = [compare_at(size, options, work, peer) for size in options.megabytes]
+    if options.plot:
+        plot(rows, options.plot)
+
+
+def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Path | None) -> dict:
+    path = work / f"tiled-{megabytes}.json"
+    if not path.exists():
+        trace = json.loads(gzip.decompress(options.trace.read_bytes())) if options.trace else synthetic()
+        tile(trace, megabytes * 1_000_000, path)
+    row = {"mb": path.stat().st_size / 1e6, "ours": measure([sys.executable, "-c", OURS, str(path)], options.limit_s)}
+    if peer:
+        row["peer"] = measure([str(peer), "-c", THEIRS, str(path)], options.limit_s)
+    for side in ("ours", "peer"):
+        if side in row:
+            print(
+                f"{row['mb']:8.0f} MB  {side:5}  {row[side]['wall_s']:8.2f} s  {row[side]['peak_mb']:8.0f} MB  {row[side]['answer']}",
+                flush=True,
+            )
+    if peer:
+        print(
+            f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, 1/{row['peer']['peak_mb'] / row['ours']['peak_mb']:.1f} of the memory"
+        )
+    return row
+
+
+if __name__ == "__main__":
+    main()

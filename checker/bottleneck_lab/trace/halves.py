@@ -1,0 +1,162 @@
+"""Reads the second half of a large plain trace in another process, so that both of a small machine's cores decode.
+
+Where the second half begins is guessed: in the middle of the file, at what looks like the place between two events. The guess is proven before it is
+used: the first half is decoded from the start, and only when that leaves nothing undecoded at the guessed place do the second half's rows count.
+Otherwise reading goes on in one process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream
+from bottleneck_lab.trace.kineto import DECODE, DTYPES, Columns, assemble
+from bottleneck_lab.trace.timeline import Timeline
+
+WORTHWHILE_BYTES = 48 << 20
+"""Below this, starting a process takes longer than it saves."""
+
+_BETWEEN = b"\n  },\n"
+
+
+class _Half(msgspec.Struct):
+    """What the other process found, besides the arrays. `end` is the offset behind the bracket that closes the events."""
+
+    end: int
+    names: list[str]
+    processes: list[str]
+    tids: list[str]
+    thread_names: list[tuple[int, int, str]]
+    malformed: int
+    overhead_ns: int
+
+
+def load_in_halves(path: Path) -> Timeline:
+    """As `read_kineto`, for a plain file that is worth it."""
+    with path.open("rb") as file, tempfile.TemporaryDirectory(prefix="lab-half-") as folder:
+        guess = _guess(file, path.stat().st_size)
+        columns = Columns()
+        if guess is None:
+            stream = EventStream(file.read, path, DECODE)
+        else:
+            second = _SecondHalf(path, guess, Path(folder))
+            stream = EventStream(second.reader(file, columns), path, DECODE)
+            second.stream = stream
+        try:
+            for events in stream:
+                columns.add(events)
+        finally:
+            if guess is not None:
+                second.stop()
+        return assemble(columns, stream.metadata, path, stream.notes)
+
+
+def _guess(file: IO[bytes], size: int) -> int | None:
+    """The offset behind the first comma between events in the second half; None when the file is not laid out as Kineto does."""
+    file.seek(size // 2)
+    at = file.read(CHUNK_BYTES).find(_BETWEEN)
+    file.seek(0)
+    return None if at < 0 else size // 2 + at + len(_BETWEEN)
+
+
+class _SecondHalf:
+    """The other process, and the reader of the first half that hands over to it."""
+
+    def __init__(self, path: Path, guess: int, folder: Path) -> None:
+        self._guess = guess
+        self._folder = folder
+        self.stream: EventStream | None = None
+        command = [sys.executable, "-m", "bottleneck_lab.trace.halves", str(path), str(guess), str(folder)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def reader(self, file: IO[bytes], columns: Columns) -> _Reader:
+        return _Reader(self, file, columns)
+
+    def rows(self) -> _Half | None:
+        """What was found, when the guess is proven and the other process succeeded."""
+        if self.stream is None or not self.stream.between_events or self._process.wait() != 0:
+            return None
+        return msgspec.msgpack.decode((self._folder / "half.msgpack").read_bytes(), type=_Half)
+
+    def add_to(self, columns: Columns, half: _Half) -> None:
+        """The other half's rows, renumbered."""
+        names = np.array([columns.names[name] for name in half.names], dtype=np.int32)
+        processes = np.array([columns.processes[name] for name in half.processes], dtype=np.int32)
+        tids = np.array([columns.tids[name] for name in half.tids], dtype=np.int32)
+        numbers = {"name": names, "pid": processes, "tid": tids}
+        for table in DTYPES:
+            rows = np.load(self._folder / f"{table}.npy")
+            for column in set(numbers) & set(rows.dtype.names or ()):
+                rows[column] = numbers[column][rows[column]]
+            getattr(columns, table).append(rows)
+        for process, tid, name in half.thread_names:
+            columns.thread_names.setdefault((int(processes[process]), int(tids[tid])), name)
+        columns.malformed += half.malformed
+        columns.overhead_ns += half.overhead_ns
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class _Reader:
+    """Reads up to the guess, then from the end of the events when the second half counts, else just on."""
+
+    def __init__(self, second: _SecondHalf, file: IO[bytes], columns: Columns) -> None:
+        self._second = second
+        self._file = file
+        self._columns = columns
+        self._left: int | None = second._guess
+
+    def __call__(self, size: int) -> bytes:
+        if self._left is None:
+            return self._file.read(size)
+        if self._left:
+            piece = self._file.read(min(size, self._left))
+            self._left -= len(piece)
+            return piece
+        self._left = None
+        half = self._second.rows()
+        if half is not None:
+            self._second.add_to(self._columns, half)
+            self._file.seek(half.end - 1)
+        return self._file.read(size)
+
+
+def write_half(path: Path, start: int, folder: Path) -> None:
+    """The other process: decodes from `start` to the end of the events and leaves the rows in `folder`."""
+    columns = Columns()
+    with path.open("rb") as file:
+        file.seek(start)
+        stream = EventStream(file.read, path, DECODE, inside=True)
+        for events in stream:
+            columns.add(events)
+    for table in DTYPES:
+        np.save(folder / f"{table}.npy", columns.joined(table))
+    half = _Half(
+        end=start + stream.used_bytes,
+        names=columns.names.order,
+        processes=columns.processes.order,
+        tids=columns.tids.order,
+        thread_names=[(process, tid, name) for (process, tid), name in columns.thread_names.items()],
+        malformed=columns.malformed,
+        overhead_ns=columns.overhead_ns,
+    )
+    (folder / "half.msgpack").write_bytes(msgspec.msgpack.encode(half))
+
+
+if __name__ == "__main__":
+    try:
+        write_half(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    except (CaptureError, OSError):
+        sys.exit(1)  # the first process reads on by itself, and says what is wrong
