@@ -96,7 +96,7 @@ def launching_threads(timeline: Timeline, rank: int, device_rows: DeviceTable) -
     for candidates in (launched, _main(timeline.ranges, rank), _main(timeline.operators, rank), runtime.thread):
         if len(candidates):
             threads, counts = np.unique(candidates, return_counts=True)
-            chosen = set(threads[counts >= 0.01 * counts.sum()].tolist()) | set(_main(timeline.ranges, rank).tolist())
+            chosen = set(threads[counts >= 0.01 * counts.sum()].tolist())
             return tuple(sorted(chosen))
     return ()
 

@@ -1,0 +1,36 @@
+"""Synthetic captures, made by the script that ships with the data sets."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab import load, summarise
+
+MAKE = Path(__file__).parents[3] / "datasets" / "captures" / "make.py"
+
+
+@pytest.fixture(scope="session")
+def make():
+    spec = importlib.util.spec_from_file_location("make_captures", MAKE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_captures"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def timeline_of(make, tmp_path):
+    def loaded(bottleneck: str, **settings):
+        path = tmp_path / f"{bottleneck}.json"
+        path.write_text(json.dumps(make.training(bottleneck, **settings).trace(bottleneck)))
+        return load(path)
+
+    return loaded
+
+
+@pytest.fixture
+def summary_of(timeline_of):
+    return lambda bottleneck, **settings: summarise(timeline_of(bottleneck, **settings))

@@ -1,0 +1,81 @@
+"""Detectors against captures with known bottlenecks: what was put in is found, and nothing else; nothing on a healthy one."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottleneck_lab import findings, load
+from bottleneck_lab.analysis.amdahl import ceiling, predicted
+from bottleneck_lab.analysis.findings import FINDING_IDS
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
+KINDS = [
+    "healthy",
+    "healthy-small",
+    "input",
+    "launch",
+    "sync",
+    "pageable",
+    "communication",
+    "elementwise",
+    "layout",
+    "fp32",
+    "growth",
+    "allocator",
+    "uneven",
+]
+
+
+@pytest.mark.parametrize("bottleneck", KINDS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_put_in_is_found_and_nothing_else(summary_of, make, bottleneck, seed):
+    summary = summary_of(bottleneck, seed=seed)
+    assert summary.quality.reliable, summary.quality.reasons
+    assert {finding.id for finding in summary.findings} == set(make.BOTTLENECKS[bottleneck])
+    for use in summary.devices:
+        assert sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
+        assert use.compute_ns + use.exposed_communication_ns + use.exposed_copy_ns == use.busy_ns
+
+
+def test_every_kind_is_tested(make):
+    assert set(KINDS) == set(make.BOTTLENECKS)
+
+
+def test_findings_are_ranked_and_complete(summary_of):
+    found = summary_of("pageable").findings
+    assert [f.share_of_wall for f in found] == sorted((f.share_of_wall for f in found), reverse=True)
+    for finding in found:
+        assert finding.id in FINDING_IDS
+        assert finding.evidence.endswith(".")
+        assert finding.expected_gain_ratio == pytest.approx(1 / (1 - finding.share_of_wall))
+
+
+def test_committed_captures_are_what_the_manifest_says(make, tmp_path):
+    manifest = json.loads((CAPTURES / "manifest.json").read_text())
+    assert {row["file"] for row in manifest["captures"]} == {path.name for path in CAPTURES.glob("*.json.gz")}
+    for row in manifest["captures"]:
+        path = CAPTURES / row["file"]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == row["sha256"]
+        assert {finding.id for finding in findings(path)} == set(row["findings"])
+        assert b"synthetic" in path.name.encode()
+
+
+def test_a_long_capture_is_no_other(timeline_of):
+    assert load(timeline_of("sync").source).events == timeline_of("sync").events
+
+
+@given(st.floats(0, 1), st.floats(0.01, 1e6))
+@settings(max_examples=100)
+def test_amdahl(share, ratio):
+    assert predicted(share, ratio) == pytest.approx(min(1 / max(1 - share + share / ratio, 1e-3), 1000))
+    assert ceiling(share) >= predicted(share, max(ratio, 1))
+
+
+def test_amdahl_refuses_nonsense():
+    for share, ratio in ((-0.1, 2), (1.1, 2), (0.5, 0)):
+        with pytest.raises(ValueError, match="a share lies in"):
+            predicted(share, ratio)

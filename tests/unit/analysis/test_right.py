@@ -1,0 +1,260 @@
+"""Small traces whose answer is known by construction, where other analysers are known to be wrong."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.trace import merge_ranks
+
+T0 = 1_000_000_000.0
+
+
+def event(cat: str, name: str, start: float, dur: float, tid: int = 1, **args) -> dict:
+    """Times in µs after T0. With a `stream` the row is a device's."""
+    place = {"pid": 0, "tid": args["stream"]} if "stream" in args else {"pid": 1, "tid": tid}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        **place,
+        "ts": round(T0 + start, 3),
+        "dur": dur,
+        "args": {"device": 0, **args},
+    }
+
+
+def kernel(start: float, dur: float, stream: int = 7, name: str = "gemm", **args) -> dict:
+    return event("kernel", name, start, dur, stream=stream, **args)
+
+
+def summed_up(tmp_path: Path, *events: dict, rank: int = 0):
+    return summarise(loaded(tmp_path, *events, rank=rank))
+
+
+def loaded(tmp_path: Path, *events: dict, rank: int = 0):
+    path = tmp_path / f"rank{rank}.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": list(events)}))
+    return load(path)
+
+
+def causes(use) -> dict[str, int]:
+    return {part.cause: part.idle_ns for part in use.gap_causes}
+
+
+def test_nanoseconds_are_not_rounded_away(tmp_path):
+    """A thousand kernels of 0.6 µs with 0.4 µs between: rounding starts up and ends down to µs sees no busy time at all."""
+    (use,) = summed_up(tmp_path, *(kernel(i + 0.2, 0.6) for i in range(1000))).devices
+    assert use.busy_ns == 600_000
+    assert use.idle_ns == 399_600
+
+
+def test_streams_that_overlap_are_not_counted_twice(tmp_path):
+    (use,) = summed_up(tmp_path, kernel(0, 100, 7), kernel(50, 100, 8), kernel(200, 50, 9)).devices
+    assert (use.busy_ns, use.idle_ns, use.wall_ns) == (200_000, 50_000, 250_000)
+    assert use.streams == 3
+
+
+def test_waits_drawn_on_a_stream_are_not_busy(tmp_path):
+    (use,) = summed_up(
+        tmp_path, kernel(0, 10), event("cuda_sync", "Stream Sync", 10, 80, stream=7), kernel(90, 10)
+    ).devices
+    assert use.busy_ns == 20_000
+
+
+def test_runtime_calls_with_a_stream_argument_are_not_busy(tmp_path):
+    (use,) = summed_up(
+        tmp_path, kernel(0, 10), event("cuda_runtime", "cudaStreamSynchronize", 10, 80, stream=7), kernel(90, 10)
+    ).devices
+    assert use.busy_ns == 20_000
+
+
+def test_copies_are_busy_and_exposed_where_nothing_computes(tmp_path):
+    copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 50, 100, stream=20, bytes=1000)
+    (use,) = summed_up(tmp_path, kernel(0, 100), copy).devices
+    assert (use.busy_ns, use.copy_ns, use.exposed_copy_ns) == (150_000, 100_000, 50_000)
+
+
+def test_every_kernel_name_has_its_own_figures(tmp_path):
+    """Beyond any number of names: mean, smallest and largest stay what they are."""
+    names = [f"k{i}" for i in range(200)]
+    rows = summed_up(
+        tmp_path, *(kernel(i * 100, 1 + i % 3 + (i >= 200), name=names[i % 200]) for i in range(400))
+    ).kernels
+    for row in rows:
+        number = int(row.name[1:])
+        durations = [1000 * (1 + i % 3 + (i >= 200)) for i in (number, number + 200)]
+        assert (row.calls, row.min_ns, row.max_ns, row.total_ns) == (2, min(durations), max(durations), sum(durations))
+
+
+def test_the_last_step_counts(tmp_path):
+    steps = [event("user_annotation", f"ProfilerStep#{i}", i * 100, 100) for i in range(3)]
+    summary = summed_up(tmp_path, *steps, *(kernel(i * 100 + 50, 40) for i in range(3)))
+    assert len(summary.steps) == 3
+    assert summary.devices[0].busy_ns == 120_000
+    assert summary.wall_ns == 300_000
+
+
+def test_self_time_and_recursion(tmp_path):
+    ops = [
+        event("cpu_op", "outer", 0, 100),
+        event("cpu_op", "inner", 0, 60),
+        event("cpu_op", "inner", 10, 20),
+        event("cpu_op", "leaf", 70, 30),
+        event("cpu_op", "outer", 0, 50, tid=2),
+    ]
+    rows = {row.name: row for row in summed_up(tmp_path, *ops).operators}
+    assert (rows["outer"].self_ns, rows["outer"].total_ns) == (60_000, 150_000)
+    assert (rows["inner"].self_ns, rows["inner"].total_ns, rows["inner"].calls) == (60_000, 60_000, 2)
+
+
+def test_device_time_goes_to_the_operator_that_launched_it(tmp_path):
+    rows = summed_up(
+        tmp_path,
+        event("cpu_op", "aten::linear", 0, 50),
+        event("cpu_op", "aten::addmm", 5, 40),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
+        event("cpu_op", "aten::relu", 60, 20),
+        event("cuda_runtime", "cudaLaunchKernel", 65, 5, correlation=2),
+        kernel(100, 300, correlation=1),
+        kernel(400, 100, correlation=2),
+    ).operators
+    found = {row.name: (row.device_self_ns, row.device_total_ns) for row in rows}
+    assert found == {"aten::addmm": (300_000, 300_000), "aten::relu": (100_000, 100_000), "aten::linear": (0, 300_000)}
+
+
+def test_each_gap_has_its_cause(tmp_path):
+    """One gap a cause, with what the host did in it; the causes sum to the idle time."""
+    (use,) = summed_up(
+        tmp_path,
+        event("cpu_op", "aten::setup", 0, 1),
+        event("cuda_runtime", "cudaLaunchKernel", 5, 5, correlation=1),
+        kernel(10, 90, correlation=1),
+        event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 180),
+        event("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=2),
+        kernel(200, 100, correlation=2),
+        event("cuda_runtime", "cudaStreamSynchronize", 210, 95),
+        event("cpu_op", "aten::add", 320, 30),
+        event("cuda_runtime", "cudaLaunchKernel", 340, 5, correlation=3),
+        kernel(350, 50, correlation=3),
+        event("cpu_op", "aten::mul", 410, 80),
+        event("cuda_runtime", "cudaLaunchKernel", 480, 5, correlation=4),
+        kernel(500, 100, correlation=4),
+        event("user_annotation", "gloo:all_reduce", 600, 100),
+        event("cuda_runtime", "cudaLaunchKernel", 700, 5, correlation=5),
+        kernel(700, 100, correlation=5),
+    ).devices
+    found = causes(use)
+    assert found["input"] == 100_000
+    assert found["synchronisation"] == 50_000
+    assert found["communication"] == 100_000
+    assert found["launch"] == 10_000 + 100_000
+    assert sum(found.values()) == use.idle_ns
+
+
+def test_what_worker_threads_do_is_no_cause(tmp_path):
+    (use,) = summed_up(
+        tmp_path,
+        event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
+        kernel(5, 95, correlation=1),
+        event("user_annotation", "data", 100, 100, tid=99),
+        event("cpu_op", "aten::mul", 100, 90),
+        event("cuda_runtime", "cudaLaunchKernel", 195, 5, correlation=2),
+        kernel(200, 100, correlation=2),
+    ).devices
+    assert "input" not in causes(use)
+    assert causes(use)["launch"] == 105_000
+
+
+def test_without_the_host_the_cause_is_unknown(tmp_path):
+    (use,) = summed_up(tmp_path, kernel(0, 10), kernel(100, 10)).devices
+    assert causes(use) == {"unknown": 90_000}
+
+
+def test_overlap_of_communication(tmp_path):
+    (use,) = summed_up(tmp_path, kernel(0, 100), kernel(50, 100, 24, name="ncclDevKernel_AllReduce_Sum_f32")).devices
+    assert (use.communication_ns, use.exposed_communication_ns, use.overlap_share) == (100_000, 50_000, 0.5)
+
+
+def test_the_cpu_is_the_device_where_there_is_no_other(tmp_path):
+    summary = summed_up(
+        tmp_path,
+        event("user_annotation", "ProfilerStep#1", 0, 100),
+        event("user_annotation", "data", 0, 40),
+        event("cpu_op", "aten::decode", 10, 20),
+        event("cpu_op", "aten::mm", 50, 30),
+    )
+    (use,) = summary.devices
+    assert summary.cpu_only
+    assert use.is_cpu
+    assert use.busy_ns == 30_000
+    assert causes(use) == {"input": 40_000, "launch": 30_000}
+    assert [finding.id for finding in summary.findings] == ["input-starved", "python-overhead"]
+    assert summary.range_shares == {"data": 0.4}
+
+
+def test_a_rank_that_computes_longer_is_the_straggler(tmp_path):
+    """In the collective the slow rank waits least: its communication is the shortest."""
+    ranks = []
+    for rank, compute in enumerate((60, 60, 95)):
+        ranks.append(
+            loaded(
+                tmp_path,
+                event("user_annotation", "ProfilerStep#1", 0, 100),
+                kernel(0, compute),
+                kernel(compute, 100 - compute, 24, name="ncclDevKernel_AllReduce"),
+                rank=rank,
+            )
+        )
+    summary = summarise(merge_ranks(ranks))
+    assert [s.excess_ns for s in summary.stragglers] == [0, 0, 35_000]
+    assert "straggler" in {f.id for f in summary.findings}
+
+
+def test_steps_are_timed_by_what_they_cost_and_not_by_the_host(tmp_path):
+    """A host that runs ahead finishes its steps early; the device takes as long for each."""
+    events = []
+    for i in range(4):
+        events += [
+            event("user_annotation", f"ProfilerStep#{i}", i * 10, 10),
+            event("cuda_runtime", "cudaLaunchKernel", i * 10 + 1, 2, correlation=i + 1),
+        ]
+        events.append(kernel(5 + i * 100, 100, correlation=i + 1))
+    summary = summed_up(tmp_path, *events)
+    assert [step.duration_ns for step in summary.steps] == [10_000] * 4
+    assert [step.cost_ns for step in summary.steps] == [105_000, 100_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([event("cuda_runtime", "cudaLaunchKernel", i, 1, correlation=i + 1) for i in range(30)], "no kernel"),
+        (
+            [event("cuda_runtime", "cudaLaunchKernel", i, 0.5, correlation=i + 1) for i in range(40)]
+            + [kernel(i + 1, 0.5, correlation=i + 1) for i in range(20)],
+            "part of the device's activities was dropped",
+        ),
+        (
+            [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)] + [kernel(1, 5)],
+            "2 of 3 steps hold no event",
+        ),
+        ([kernel(0, 5), kernel(6, -3)], "impossible times"),
+        ([kernel(i * 10, 25) for i in range(10)], "overlap another on the same stream"),
+    ],
+)
+def test_captures_that_cannot_be_relied_on_say_so(tmp_path, events, reason):
+    quality = summed_up(tmp_path, *events).quality
+    assert not quality.reliable
+    assert any(reason in said for said in quality.reasons)
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    import subprocess
+    import sys
+
+    code = "import sys, bottleneck_lab; assert not {'numpy', 'torch'} & set(sys.modules); bottleneck_lab.load; bottleneck_lab.compare; bottleneck_lab.findings"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(AttributeError):
+        _ = importlib.import_module("bottleneck_lab").nothing
