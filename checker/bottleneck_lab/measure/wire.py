@@ -210,6 +210,7 @@ class Channel:
         self.sock = sock
         self.arena = arena
         self.reads_half = reads_half
+        self._pending = bytearray()
 
     @classmethod
     def pair(cls) -> tuple[socket.socket, socket.socket]:
@@ -227,25 +228,28 @@ class Channel:
             raise Closed(str(error)) from error
 
     def receive(self, timeout_s: float | None) -> tuple[Kind, list[Value]]:
-        """The next message. Raises TimedOut, Closed or Malformed."""
+        """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so far is kept for the next call."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        magic, kind, count, length = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        self._fill(_HEADER.size, deadline)
+        magic, kind, count, length = _HEADER.unpack_from(self._pending)
         if magic != MAGIC or length > MAX_BODY_BYTES or kind not in Kind._value2member_map_:
             raise Malformed("not a message of this protocol")
-        return Kind(kind), unpack(count, self._read(length, deadline), self.arena, self.reads_half)
+        self._fill(_HEADER.size + length, deadline)
+        body = bytes(self._pending[_HEADER.size :])
+        self._pending.clear()
+        return Kind(kind), unpack(count, body, self.arena, self.reads_half)
 
-    def _read(self, size: int, deadline: float | None) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
+    def _fill(self, size: int, deadline: float | None) -> None:
+        """Reads on until `size` bytes of the current message are there, and not one more."""
+        while len(self._pending) < size:
             self._wait(deadline)
             try:
-                chunk = self.sock.recv(min(size - len(parts), 1 << 20))
+                chunk = self.sock.recv(min(size - len(self._pending), 1 << 20))
             except OSError as error:
                 raise Closed(str(error)) from error
             if not chunk:
                 raise Closed("the other side closed the channel")
-            parts += chunk
-        return bytes(parts)
+            self._pending += chunk
 
     def _wait(self, deadline: float | None) -> None:
         poll = select.poll()

@@ -91,3 +91,15 @@ def test_a_message_that_claims_to_be_huge_is_refused_before_it_is_read(ends):
 def test_an_object_has_no_wire_form():
     with pytest.raises(Malformed):
         pack(Kind.CALL, [object()])
+
+
+def test_a_message_that_comes_in_pieces_is_not_lost_when_the_reader_grows_impatient(ends):
+    channel, other = ends
+    message = pack(Kind.RECORD, [1, np.arange(100), "end"])
+    for piece in (message[:7], message[7:40], message[40:-1]):
+        other.sendall(piece)
+        with pytest.raises(TimedOut):
+            channel.receive(0.01)
+    other.sendall(message[-1:] + pack(Kind.DONE, []))
+    assert channel.receive(1)[1][2] == "end"
+    assert channel.receive(1) == (Kind.DONE, [])
