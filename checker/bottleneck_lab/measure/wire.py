@@ -233,6 +233,7 @@ class Channel:
         self._fill(_HEADER.size, deadline)
         magic, kind, count, length = _HEADER.unpack_from(self._pending)
         if magic != MAGIC or length > MAX_BODY_BYTES or kind not in Kind._value2member_map_:
+            self._pending.clear()
             raise Malformed("not a message of this protocol")
         self._fill(_HEADER.size + length, deadline)
         body = bytes(self._pending[_HEADER.size :])
