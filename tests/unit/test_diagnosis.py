@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bottleneck_lab.analysis.device import DeviceUse
+from bottleneck_lab.analysis.gaps import GapCause
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.diagnosis import grade_diagnosis
+from bottleneck_lab.grading.diagnosis import figures_of, grade_diagnosis
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
@@ -96,3 +99,55 @@ def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
         result = grade(question, answer)
         assert isinstance(result.holds, bool)
         assert result.sentence
+
+
+def test_figures_have_the_names_that_a_lab_may_ask_for():
+    gap = GapCause(cause="input", idle_ns=60, share_of_wall=0.6, gaps=3, evidence="")
+    parts = {
+        "compute_ns": 30,
+        "communication_ns": 20,
+        "copy_ns": 0,
+        "exposed_communication_ns": 10,
+        "exposed_copy_ns": 0,
+    }
+    use = DeviceUse(
+        rank=0,
+        device=0,
+        name="",
+        emulated=True,
+        is_cpu=False,
+        wall_ns=100,
+        busy_ns=40,
+        idle_ns=60,
+        streams=1,
+        gap_causes=[gap],
+        largest_gaps=[],
+        **parts,
+    )
+    rows = [SimpleNamespace(self_ns=0, device_self_ns=30), SimpleNamespace(self_ns=9, device_self_ns=10)]
+    figures = figures_of(
+        SimpleNamespace(
+            range_shares={"data": 0.55, "forward": 0.3},
+            devices=[use, use],
+            operators=rows,
+            findings=[SimpleNamespace(expected_gain_ratio=2.5), SimpleNamespace(expected_gain_ratio=1.2)],
+            cpu_only=False,
+        )
+    )
+    expected = {
+        "data_share": 0.55,
+        "data_wait_share": 0.55,
+        "busy_share": 0.4,
+        "idle_share": 0.6,
+        "idle_input_share": 0.6,
+        "exposed_communication_share": 0.1,
+        "overlap_share": 0.5,
+        "top_operator_share": 0.75,
+        "largest_gain_ratio": 2.5,
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+
+
+def test_an_empty_capture_has_no_figures():
+    empty = SimpleNamespace(range_shares={}, devices=[], operators=[], findings=[], cpu_only=False)
+    assert figures_of(empty) == {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -44,17 +47,35 @@ def notes() -> Console:
     return Console(highlight=False, stderr=True)
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print a sentence as it is; file names may hold anything, so nothing in it is markup.
+_STYLES: dict[str, dict[str, Any]] = {
+    "bold": {"bold": True},
+    "dim": {"dim": True},
+    "red": {"fg": "red"},
+    "green": {"fg": "green"},
+    "yellow": {"fg": "yellow"},
+}
 
-    Wrapped only for a terminal.
+
+def say(text: str, style: str | None = None, *, err: bool = False) -> None:
+    """Print sentences as they are; file names may hold anything, so nothing in them is markup.
+
+    Wrapped and styled only for a terminal. Rich could do it too, but takes 40 ms to load: half of what `lab list` needs otherwise.
     """
-    console().print(text, style=style, markup=False, soft_wrap=not console().is_terminal)
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        typer.echo(text, err=err)
+        return
+    width = shutil.get_terminal_size().columns
+    plain = style is None or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        for part in textwrap.wrap(line, width, subsequent_indent=indent) or [""]:
+            typer.echo(part if plain or style is None else typer.style(part, **_STYLES[style]), err=err)
 
 
 def note(text: str) -> None:
     """The same, to stderr."""
-    notes().print(text, style="dim", markup=False, soft_wrap=not notes().is_terminal)
+    say(text, "dim", err=True)
 
 
 def print_json(value: Any) -> None:

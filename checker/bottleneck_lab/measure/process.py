@@ -79,6 +79,8 @@ def _python_folders() -> list[str]:
         sysconfig.get_path("purelib"),
         str(package),
         str(Path(sys.executable).resolve().parent.parent),
+        # What `pip install --user` or a .pth file adds lies outside the prefix.
+        *(folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")),
     }
     return sorted(found)
 
