@@ -63,7 +63,7 @@ def _inconsistent(lab: Lab) -> Iterator[str]:
         for criterion in settings.criteria:
             if criterion.kind == "target" and criterion.target is None:
                 yield f"The criterion {criterion.id} on {device} has no target."
-        if not any(criterion.kind == "correctness" for criterion in settings.criteria):
+        if spec.measure != "finding" and not any(criterion.kind == "correctness" for criterion in settings.criteria):
             yield f"Nothing is asked of the correctness on {device}."
 
 
@@ -90,13 +90,13 @@ def _diagnosis(lab: Lab) -> Iterator[str]:
 
 def _stray(lab: Lab) -> Iterator[str]:
     """A file that neither the lab nor its judge names serves nobody."""
-    named = {"README.md", "lab.toml", "judge.py", "diagnosis.toml", *lab.spec.files}
+    named = {"README.md", "lab.toml", "judge.py", "reference.py", "diagnosis.toml", *lab.spec.files}
     texts = [
         path.read_text(encoding="utf-8") for path in (lab.path / "lab.toml", lab.path / "judge.py") if path.is_file()
     ]
     for path in files_below(lab.path):
         name = str(path.relative_to(lab.path))
-        if name not in named and not any(path.name in text for text in texts):
+        if name not in named and not any(path.stem in text for text in texts):
             yield f"labs/{lab.slug}/{name} is named neither in lab.toml nor in judge.py."
     for path in files_below(lab.solution):
         name = str(path.relative_to(lab.solution))
