@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import GapCause
-from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.diagnosis import figures_of, grade_diagnosis
+from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
+from bottleneck_lab.grading.diagnosis import figures_of, for_check, grade_diagnosis
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
@@ -151,3 +151,11 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
 def test_an_empty_capture_has_no_figures():
     empty = SimpleNamespace(range_shares={}, devices=[], operators=[], findings=[], cpu_only=False)
     assert figures_of(empty) == {}
+
+
+def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion():
+    results, _ = grade_diagnosis([CAUSE], {"cause": "input"}, {}, None)
+    own = CriterionSpec("top-operators", "diagnosis", "The three are right")
+    other = CriterionSpec("speedup", "target", "Faster", target=2.0)
+    assert for_check([other], results) == results
+    assert for_check([other, own], results) == []

@@ -57,7 +57,7 @@ def check_here(workspace: Workspace, device: str | None = None, *, no_wait: bool
 def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     from bottleneck_lab.commands.evidence import figures
     from bottleneck_lab.commands.ui import data_folder, progress
-    from bottleneck_lab.grading.diagnosis import grade_diagnosis
+    from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
     from bottleneck_lab.measure.verifier import check_lab
     from bottleneck_lab.workspace.diagnosis_file import load_answers
     from bottleneck_lab.workspace.home import home
@@ -74,6 +74,6 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
             data=data_folder(lab),
             home=home(),
             progress=show,
-            diagnosis=results,
+            diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )

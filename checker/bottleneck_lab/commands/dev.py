@@ -91,7 +91,7 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
     The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out.
     """
     from bottleneck_lab.commands.ui import data_folder, progress
-    from bottleneck_lab.grading.diagnosis import grade_diagnosis
+    from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
     from bottleneck_lab.measure.verifier import check_lab
     from bottleneck_lab.workspace.diagnosis_file import load_answers
     from bottleneck_lab.workspace.home import home
@@ -110,7 +110,7 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
             data=data_folder(lab),
             home=home(),
             progress=show,
-            diagnosis=results,
+            diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bottleneck_lab.commands.ui import Json
+
+if TYPE_CHECKING:
+    from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab solution --show"
 
@@ -29,12 +32,29 @@ def command(
         _ask(show=show)
     note_solution(workspace.lab.slug, str(workspace.root))
     kept = None if show else take_solution(workspace)
+    if not show:
+        _quote_own_capture(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
     if json:
         print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
     else:
         _tell(text, workspace.lab.spec.editable, str(kept) if kept else None, show=show)
+
+
+def _quote_own_capture(workspace: Workspace) -> None:
+    """Answers that are read off a capture are the learner's own capture's, where there is one: the reference was captured elsewhere."""
+    from bottleneck_lab.commands.evidence import figures
+    from bottleneck_lab.workspace.diagnosis_file import save_answers
+
+    seen = figures(workspace) or {}
+    quoted = {
+        question.id: round(seen[question.from_capture], 2)
+        for question in workspace.lab.spec.questions
+        if question.from_capture in seen
+    }
+    if quoted:
+        save_answers(workspace, quoted)
 
 
 def _ask(*, show: bool) -> None:

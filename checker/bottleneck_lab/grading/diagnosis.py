@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ def grade_diagnosis(
     """
     results = [_grade(question, answers.get(question.id), solution.get(question.id), figures) for question in questions]
     return results, _prediction(questions, answers)
+
+
+def for_check(criteria: list[CriterionSpec], results: list[CriterionResult]) -> list[CriterionResult]:
+    """The results that a check takes over: none where the lab's own criteria judge the diagnosis against the verifier's captures."""
+    return [] if any(criterion.kind == "diagnosis" for criterion in criteria) else results
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
