@@ -11,13 +11,10 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from bottleneck_lab.measure.accelerator import Accelerator
 from bottleneck_lab.measure.machine import loading_cores
-from bottleneck_lab.measure.wire import Arena, Channel, Kind
+from bottleneck_lab.measure.wire import Arena, Channel, Kind, unpack_message
 from bottleneck_lab.measure.worker import as_values, load_module
 
 
@@ -68,21 +65,13 @@ def calls(options: argparse.Namespace) -> None:
     from torch.profiler import record_function
 
     function = load_module(options.entry).load(options.device)
-    files = sorted(options.inputs.glob("*.npz"), key=lambda path: int(path.stem))
+    files = sorted(options.inputs.glob("*.call"), key=lambda path: int(path.stem))
     with profiling(options.trace, options.schedule) as step:
         for file in files:
-            inputs = _read_inputs(file)
+            inputs = unpack_message(file.read_bytes())
             with record_function("call"):
                 as_values(function(*inputs))
             step()
-
-
-def _read_inputs(file: Path) -> list[Any]:
-    with np.load(file) as stored:
-        values = [stored[f"value{at}"] for at in range(len(stored["kinds"]))]
-        kinds = stored["kinds"].tolist()
-    convert: dict[str, Callable[[Any], Any]] = {"bytes": lambda value: value.tobytes(), "ndarray": lambda value: value}
-    return [convert.get(kind, lambda value: value.item())(value) for kind, value in zip(kinds, values, strict=True)]
 
 
 def script(options: argparse.Namespace) -> None:

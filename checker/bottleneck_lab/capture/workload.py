@@ -28,7 +28,7 @@ from bottleneck_lab.measure.context import Context, Progress
 from bottleneck_lab.measure.device import BYTES_PER_IMAGE
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.wire import Arena, Kind, WireError
+from bottleneck_lab.measure.wire import Arena, Kind, WireError, pack
 
 OnLine = Callable[[str], object]
 TRACE = "trace.json.gz"
@@ -106,11 +106,7 @@ def _run_calls(context: Context, options: list[str], on_line: OnLine) -> int:
     folder.mkdir()
     for call in range(sum(SCHEDULE.values())):
         values = judge.make_inputs(rng, case, context.data, context.settings)
-        arrays = [np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value) for value in values]
-        kinds = ["bytes" if isinstance(value, bytes) else type(value).__name__ for value in values]
-        np.savez(
-            folder / f"{call}.npz", kinds=np.array(kinds), **{f"value{at}": array for at, array in enumerate(arrays)}
-        )
+        (folder / f"{call}.call").write_bytes(pack(Kind.CALL, values))
     command = child_command("calls", context, [*options, "--inputs", str(folder), "--device", context.device])
     return _stream(command, context.workspace, context.janitor, on_line, {})
 

@@ -48,7 +48,7 @@ def _quote_own_capture(workspace: Workspace) -> None:
     from bottleneck_lab.workspace.diagnosis_file import save_answers
 
     seen = figures(workspace) or {}
-    quoted = {
+    quoted: dict[str, str | float] = {
         question.id: round(seen[question.from_capture], 2)
         for question in workspace.lab.spec.questions
         if question.from_capture in seen

@@ -156,6 +156,15 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
     return values
 
 
+def unpack_message(message: bytes) -> list[Value]:
+    """The values of a whole message that `pack` made without an arena. Raises Malformed."""
+    try:
+        _, _, count, length = _HEADER.unpack_from(message)
+    except struct.error as error:
+        raise Malformed(str(error)) from error
+    return unpack(count, message[_HEADER.size : _HEADER.size + length])
+
+
 def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple[Value, int]:
     tag, code, ndim, size = _VALUE.unpack_from(body, at)
     at += _VALUE.size

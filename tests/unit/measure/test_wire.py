@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.measure.wire import MAX_BODY_BYTES, Arena, Channel, Closed, Kind, Malformed, TimedOut, pack, unpack
+from bottleneck_lab.measure.wire import MAX_BODY_BYTES, Arena, Channel, Closed, Kind, Malformed, TimedOut, pack, unpack, unpack_message
 
 scalars = st.one_of(
     st.binary(max_size=50), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=20)
@@ -29,7 +29,7 @@ def same(a, b):
 @given(st.lists(st.one_of(scalars, arrays), max_size=6))
 def test_what_is_packed_comes_out_again(values):
     message = pack(Kind.CALL, values)
-    out = unpack(message[5], message[HEADER:])
+    out = unpack_message(message)
     assert len(out) == len(values)
     assert all(same(a, b) for a, b in zip(values, out, strict=True))
 
