@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def with_answer(text: str, key: str, answer: Answer) -> str:
     return f"{text.rstrip()}\n{key} = {_toml(answer)}\n".lstrip()
 
 
-def save_answers(workspace: Workspace, answers: dict[str, Answer]) -> Path:
+def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
     """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path.
 
     Raises UsageError, and writes nothing, when the file is broken or written in a way that an answer cannot be put into.
