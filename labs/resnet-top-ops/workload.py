@@ -1,0 +1,65 @@
+"""The network, the photographs and how many passes are looked at. The same for everyone: a check uses its own copy."""
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from weights import load_resnet50
+
+BATCH = {"cpu": 4, "cuda": 32}
+PASSES = 4
+TRACE = "trace.json.gz"
+MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+
+
+def photographs(folder, count):
+    """`count` photographs, each cut to its middle 224×224 pixels: uint8, count×3×224×224."""
+    pixels = []
+    for file in sorted((Path(folder) / "small").glob("*.jpg"))[:count]:
+        photo = Image.open(file).convert("RGB")
+        left, top = (photo.width - 224) // 2, (photo.height - 224) // 2
+        pixels.append(np.asarray(photo.crop((left, top, left + 224, top + 224))).transpose(2, 0, 1))
+    return np.stack(pixels)
+
+
+def network(device):
+    """ResNet-50 in float32 as torchvision has it, on `device`. Two CPU threads, so that machines of any size compare."""
+    torch.set_num_threads(2)
+    return load_resnet50().to(device)
+
+
+def images_from(pixels, device):
+    """The normalised batch on the device."""
+    return ((torch.tensor(pixels).float() / 255 - MEAN) / STD).contiguous().to(device)
+
+
+def load(device):
+    """How a check runs `record`: on its own pictures and number of passes. Gives the bytes of the trace, none without one."""
+    import profile_resnet
+
+    model = network(device)
+
+    def capture(pixels, passes):
+        trace = Path(TRACE).absolute()
+        trace.unlink(missing_ok=True)
+        profile_resnet.record(model, images_from(pixels, device), passes, trace)
+        return np.frombuffer(trace.read_bytes() if trace.is_file() else b"", dtype=np.uint8)
+
+    return capture
+
+
+def main(record):
+    """Record the trace of PASSES forward passes on photographs of the data set."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made")
+    parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
+    options = parser.parse_args()
+    images = images_from(photographs(options.photos, BATCH[options.device]), options.device)
+    trace = Path(TRACE).absolute()
+    trace.unlink(missing_ok=True)
+    record(network(options.device), images, PASSES, trace)
+    print(f"{PASSES} passes of {len(images)} photographs on {options.device}: {TRACE if trace.exists() else 'no trace'}")
