@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from bottleneck_lab.analysis.window import Step
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.markup import Markup, tag
+
+MAX_COLUMNS = 200
+COLUMN_HEIGHT = 56
 
 
 def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
@@ -67,6 +71,33 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
         rows.append(tag("rect", x="16%", y=y + 3, width=_percent(width), height=18, class_="fill-value"))
         rows.append(tag("text", figure, x=_percent(0.17 + width), y=y + 16))
     return tag("svg", tag("title", "Predicted and measured speed-up"), rows, role="img", height=56)
+
+
+def steps_chart(steps: Sequence[Step]) -> Markup | None:
+    """One column a step, as high as the step was long; None for a single step.
+
+    More steps than fit are drawn in groups, each as high as its longest step: the slow one is what is looked for.
+    """
+    if len(steps) < 2:
+        return None
+    group = -(-len(steps) // MAX_COLUMNS)
+    longest = [max(steps[at : at + group], key=lambda step: step.duration_ns) for at in range(0, len(steps), group)]
+    top = max(step.duration_ns for step in longest) or 1
+    width = 1 / len(longest)
+    columns = [
+        tag(
+            "rect",
+            tag("title", f"{step.name}: {words.format_duration(step.duration_ns)}"),
+            x=_percent(place * width),
+            y=COLUMN_HEIGHT * (1 - step.duration_ns / top),
+            width=_percent(width * 0.94),
+            height=COLUMN_HEIGHT * step.duration_ns / top,
+            class_="cat-range",
+        )
+        for place, step in enumerate(longest)
+    ]
+    spoken = f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}"
+    return tag("svg", tag("title", spoken), columns, role="img", height=COLUMN_HEIGHT)
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:

@@ -129,16 +129,15 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_operators(sheet: Sheet, summary: Summary) -> None:
-    """The costliest operators, by device time where there is a device."""
+    """The costliest operators, by device time where there is a device; none that takes less than a thousandth of the time."""
     on_device = any(row.device_self_ns for row in summary.operators)
-    rows = sorted(summary.operators, key=lambda row: -(row.device_self_ns if on_device else row.self_ns))[:TOP]
-    if not rows:
-        return
-    sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} time of their own")
-    for row in rows:
-        own = row.device_self_ns if on_device else row.self_ns
-        if own:
-            _print_named(sheet, row.name, row.share, words.format_duration(own))
+    least = summary.wall_ns / 1000
+    rows = [(row.device_self_ns if on_device else row.self_ns, row.name, row.share) for row in summary.operators]
+    rows = sorted((row for row in rows if row[0] > least), reverse=True)[:TOP]
+    if rows:
+        sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} time of their own")
+    for own, name, share in rows:
+        _print_named(sheet, name, share, words.format_duration(own))
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from bottleneck_lab.analysis.compare import Comparison
@@ -34,8 +34,12 @@ def render_html(
     attempts: Sequence[Verdict] = (),
     diagnosis: Sequence[Answered] = (),
     comparison: Comparison | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page. What is not given is left out; `attempts` stand oldest first."""
+    """The whole page. What is not given is left out.
+
+    `attempts` stand oldest first; `environment` is that of the capture.
+    """
     verdict = attempts[-1] if attempts else None
     emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual"))
     sections = {
@@ -48,7 +52,9 @@ def render_html(
         "Predicted and measured": prediction_section(verdict) if verdict else None,
         "Your diagnosis": diagnosis_section(diagnosis),
         "Attempts": attempts_section(attempts),
-        "How it was measured": circumstances_section(verdict, timeline.facts if timeline else {}),
+        "How it was measured": circumstances_section(
+            verdict, {**(environment or {}), **(timeline.facts if timeline else {})}
+        ),
     }
     body = join([_header(title, verdict, emulated, sections), tag("main", sections.values()), _footer()])
     return _fill_page(title, body)

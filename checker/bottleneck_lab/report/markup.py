@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-VOID = {"meta", "input", "rect", "line", "circle", "path", "br"}
+VOID = {"meta", "input"}
 
 
 class Markup(str):
@@ -22,7 +22,7 @@ def tag(name: str, *children: str | Iterable[str | None] | None, **attributes: s
     """
     written = "".join(_attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
     if name in VOID:
-        return Markup(f"<{name}{written}>" if name in ("meta", "input", "br") else f"<{name}{written}/>")
+        return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 

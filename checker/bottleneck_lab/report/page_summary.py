@@ -26,6 +26,7 @@ def time_section(summary: Summary) -> Markup:
         _figures(summary),
         _wall_bar(summary),
         _device_bars(summary) if len(summary.devices) > 1 else None,
+        _steps(summary),
         _range_bar(summary),
         lead=describe_capture(summary),
     )
@@ -93,6 +94,13 @@ def _device_bar(use: DeviceUse) -> Markup:
     return charts.stacked_bar(parts, label=f"Wall time of {device_label(use, ranks=2)} by cause")
 
 
+def _steps(summary: Summary) -> Markup | None:
+    """How long each step took; one rank's steps, where there are several ranks."""
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    drawn = charts.steps_chart(steps)
+    return tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None
+
+
 def _range_bar(summary: Summary) -> Markup | None:
     """The ranges beside each other in a step. Ranges that lie inside another would count twice: those are left to the table."""
     shares = summary.range_shares
@@ -147,7 +155,7 @@ def _finding(finding: Finding) -> Markup:
 
 def operators_section(summary: Summary) -> Markup | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
-    wide = [build(summary) for build in (_operators, _kernels, _lines)]
+    wide = [build(summary) for build in (_kernels, _operators, _lines)]
     small = [build(summary) for build in (_syncs, _copies, _launches, _memory, _stragglers)]
     if not any(wide) and not any(small):
         return None
@@ -157,18 +165,22 @@ def operators_section(summary: Summary) -> Markup | None:
 def _operators(summary: Summary) -> Markup | None:
     on_device = any(row.device_self_ns for row in summary.operators)
     rows = sorted(summary.operators, key=lambda row: -(row.device_self_ns if on_device else row.self_ns))[:TOP]
+    head = ["operator", "calls", "share", "CPU, self", "CPU, total"]
+    if on_device:
+        head[3:3] = ["device, self", "device, total"]
     cells = [
         [
             _name(row.name),
             f"{row.calls:,}",
             words.format_share_column(row.share),
-            *(words.format_duration(ns) for ns in (row.device_self_ns, row.device_total_ns, row.self_ns, row.total_ns)),
+            *map(words.format_duration, (row.device_self_ns, row.device_total_ns) if on_device else ()),
+            words.format_duration(row.self_ns),
+            words.format_duration(row.total_ns),
         ]
         for row in rows
     ]
-    head = ["operator", "calls", "share", "device, self", "device, total", "CPU, self", "CPU, total"]
     by = "device" if on_device else "CPU"
-    return _table(head, cells, f"Top operators, by {by} time of their own", numeric=range(1, 7))
+    return _table(head, cells, f"Top operators, by {by} time of their own", numeric=range(1, len(head)))
 
 
 def _kernels(summary: Summary) -> Markup | None:

@@ -238,7 +238,8 @@ class Timeline {
 
   drawName(pen, text, look, left, y, room) {
     const fits = Math.floor(room / 6);
-    const shown = text.length > fits ? `${text.slice(0, Math.max(1, fits - 1))}…` : text;
+    const own = text.replace(/^emulated: /, "");  // The heading of the lane says so already.
+    const shown = own.length > fits ? `${own.slice(0, Math.max(1, fits - 1))}…` : own;
     if (look.gap) {
       pen.fillStyle = this.ink.ground;
       pen.fillRect(left - 2, y + 2, Math.min(room, pen.measureText(shown).width) + 4, ROW_HEIGHT - 6);
