@@ -1,0 +1,129 @@
+"""The CUDA kernels of the attention lab, run on the CPU thread by thread: indexing, masks, rounding, barriers and asynchronous copies.
+
+It shows that the source computes attention with its own tiling, order and precision. It shows nothing of speed, and is no run on a GPU.
+"""
+
+import ctypes
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "labs" / "fused-attention"
+SOURCES = {"shipped": LAB / "attention.cu", "solution": ROOT / "solutions" / "fused-attention" / "attention.cu"}
+EMULATOR = Path(__file__).with_name("attention_gpu_on_cpu.hpp")
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to build the emulation")
+
+
+def load_judge():
+    spec = importlib.util.spec_from_file_location("attention_judge", LAB / "judge.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+JUDGE = load_judge()
+
+
+def emulated(source: str) -> str:
+    """The kernel's source with the emulator in place of its instructions, its launch and its shared memory."""
+    source = re.sub(r"#include <cuda_\w+\.h>\n", "", source)
+    source = re.sub(r"// ---- The instructions.*?(?=// ---- The kernel)", "", source, flags=re.DOTALL)
+    source = re.sub(r"extern __shared__ __align__\(128\) (\w+) shared\[\];", r"\1* const shared = emulator::shared<\1>();", source)
+    source = re.sub(r"(attention_kernel<T, dim>)<<<(.+?)>>>\((.*?)\);", r"emulator::launch([=] { \1(\3); }, \2);", source)
+    return f'#include "{EMULATOR}"\n{source}'
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def kernel(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "kernel.cpp").write_text(emulated(SOURCES[request.param].read_text()))
+    command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", folder / "kernel.cpp", "-o", folder / "kernel.so"]
+    subprocess.run(command, check=True, timeout=120)
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+    library.emulator_conflicts.restype = library.emulator_outside.restype = ctypes.c_long
+    return request.param, library
+
+
+def bits(array: np.ndarray, bf16: bool) -> np.ndarray:
+    """The array as the kernel's 16-bit format, to nearest even."""
+    if not bf16:
+        return np.ascontiguousarray(array.astype(np.float16)).view(np.uint16)
+    return np.ascontiguousarray(JUDGE._to_bfloat16(array).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def values(array: np.ndarray, bf16: bool) -> np.ndarray:
+    return (array.astype(np.uint32) << 16).view(np.float32) if bf16 else array.view(np.float16).astype(np.float32)
+
+
+def run(library, q, k, v, *, causal, bf16, eager=0, backwards=0):
+    """The kernel's answer with a guard of untouched values on both sides of it."""
+    heads, seq, dim = q.shape
+    guarded = np.full(q.size + 512, 0x7FFF, np.uint16)
+    out = guarded[256:-256]
+    inputs = [q, k, v]
+    starts = (ctypes.c_void_p * 3)(*(array.ctypes.data for array in inputs))
+    sizes = (ctypes.c_long * 3)(*(array.nbytes for array in inputs))
+    library.emulator_set(eager, backwards, starts, sizes, 3)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, out)]
+    assert library.attention_forward(*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
+    assert (guarded[:256] == 0x7FFF).all()
+    assert (guarded[-256:] == 0x7FFF).all()
+    assert library.emulator_outside() == 0
+    return out.reshape(q.shape).copy()
+
+
+@pytest.mark.parametrize(
+    ("seq", "dim", "causal", "bf16"),
+    [(1, 64, True, False), (65, 64, False, True), (129, 128, True, False), (200, 64, True, True), (150, 128, False, True)],
+)
+def test_answers_are_as_exact_as_the_format_allows(kernel, seq, dim, causal, bf16):
+    rng = np.random.default_rng(seq)
+    q, k, v = (bits(rng.standard_normal((2, seq, dim), dtype=np.float32), bf16) for _ in range(3))
+    got = values(run(kernel[1], q, k, v, causal=causal, bf16=bf16), bf16)
+    truth = JUDGE.exact(*(values(x, bf16) for x in (q, k, v)), causal)
+    assert np.isfinite(got).all()
+    assert np.abs(got - truth).max() <= JUDGE.ERROR_FLOOR["bf16" if bf16 else "fp16"] * np.abs(values(v, bf16)).max() / 2
+
+
+@pytest.mark.parametrize("kind", JUDGE._KINDS)
+def test_extreme_inputs(kernel, kind):
+    shape = JUDGE.Shape(1, 1, 97, 64, True, 1, "fp16", 1)
+    q, k, v = (bits(x.reshape(-1, 97, 64), False) for x in JUDGE._extreme(np.random.default_rng(5), kind, shape))
+    got = values(run(kernel[1], q, k, v, causal=True, bf16=False), False)
+    truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
+    assert np.abs(got - truth).max() <= JUDGE.ERROR_FLOOR["fp16"] * np.abs(values(v, False)).max()
+
+
+def test_no_barrier_and_no_wait_is_missing(kernel):
+    """The order of threads and the moment of an asynchronous copy change nothing, to the bit."""
+    rng = np.random.default_rng(7)
+    q, k, v = (bits(rng.standard_normal((1, 257, 64), dtype=np.float32), False) for _ in range(3))
+    answers = [run(kernel[1], q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes() for e in (0, 1) for b in (0, 1)]
+    assert len(set(answers)) == 1
+
+
+def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
+    rng = np.random.default_rng(9)
+    q, k, v = (bits(rng.standard_normal((1, 64, 128), dtype=np.float32), False) for _ in range(3))
+    run(kernel[1], q, k, v, causal=False, bf16=False)
+    name, library = kernel
+    assert (library.emulator_conflicts() == 0) == (name == "solution")
+
+
+def test_the_emulation_notices_a_missing_wait(tmp_path):
+    """What the other tests rely on: without its waits the solution gives another answer."""
+    source = SOURCES["solution"].read_text().replace("copy_wait<1>();", "")
+    (tmp_path / "kernel.cpp").write_text(emulated(source))
+    subprocess.run(["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", tmp_path / "kernel.cpp", "-o", tmp_path / "kernel.so"], check=True, timeout=120)
+    library = ctypes.CDLL(str(tmp_path / "kernel.so"))
+    library.emulator_outside.restype = ctypes.c_long
+    q, k, v = (bits(np.random.default_rng(1).standard_normal((1, 65, 64), dtype=np.float32), False) for _ in range(3))
+    lazy, eager = (run(library, q, k, v, causal=False, bf16=False, eager=e) for e in (0, 1))
+    assert (lazy != eager).any()
