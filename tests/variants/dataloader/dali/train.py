@@ -41,7 +41,7 @@ class Source:
 @pipeline_def
 def pipeline(source):
     encoded, corner, flip, jitter, label = fn.external_source(source=source, num_outputs=5, cycle="raise")
-    image = fn.decoders.image(encoded, device="cpu")
+    image = fn.decoders.image(encoded, device="cpu", use_fast_idct=True)
     image = fn.resize(image, resize_shorter=recipe.RESIZE, interp_type=types.INTERP_TRIANGULAR)
     image = fn.crop(
         image, crop=(recipe.CROP, recipe.CROP), crop_pos_x=corner[0], crop_pos_y=corner[1], rounding="round"
