@@ -70,10 +70,12 @@ def describe_capture(summary: Summary) -> str:
     events = f"{summary.events:,} events"
     if not summary.steps:
         return f"{span}, {events}, no steps marked"
-    if len(summary.steps) == 1:
+    count = sum(step.rank == summary.steps[0].rank for step in summary.steps)
+    if count == 1:
         return f"{span}: 1 step, {events}"
+    ranks = f" on each of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     each = f"{words.format_duration(summary.step_mean_ns)} each (spread {words.format_share(summary.step_spread)})"
-    return f"{span}: {len(summary.steps)} steps of {each}, {events}"
+    return f"{span}: {count} steps of {each}{ranks}, {events}"
 
 
 def short_name(name: str) -> str:

@@ -74,11 +74,11 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
 
 
 def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """One column a step, as high as the step was long; None for a single step.
+    """One column a step, as high as the step was long; None for one or two, of which the mean says as much.
 
     More steps than fit are drawn in groups, each as high as its longest step: the slow one is what is looked for.
     """
-    if len(steps) < 2:
+    if len(steps) < 3:
         return None
     group = -(-len(steps) // MAX_COLUMNS)
     longest = [max(steps[at : at + group], key=lambda step: step.duration_ns) for at in range(0, len(steps), group)]

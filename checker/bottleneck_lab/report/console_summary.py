@@ -36,7 +36,7 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     sheet.rule()
     sheet.line(describe_capture(summary), indent=1)
     devices = [device_label(use, ranks=len(summary.ranks)) for use in summary.devices]
-    sheet.line(", ".join(devices[:4]) + (f" and {len(devices) - 4} more" if len(devices) > 4 else ""), indent=1)
+    sheet.line("; ".join(devices[:4]) + (f" and {len(devices) - 4} more" if len(devices) > 4 else ""), indent=1)
     if summary.emulated:
         sheet.line(words.EMULATED, indent=1, style="yellow")
     for reason in summary.quality.reasons:

@@ -112,7 +112,10 @@ def _range_bar(summary: Summary) -> Markup | None:
         drawn = charts.stacked_bar(
             [(name, coloured[name], share) for name, share in shares.items()], label="A step by range"
         )
-    rows = [[_keyed(coloured[name], name), words.format_share_column(share)] for name, share in shares.items()]
+    rows = [
+        [_keyed(coloured[name], name) if drawn else name, words.format_share_column(share)]
+        for name, share in shares.items()
+    ]
     return join(
         [
             drawn,

@@ -8,6 +8,7 @@ const ROW_HEIGHT = 17;
 const LANE_GAP = 9;
 const RULER_HEIGHT = 26;
 const OVERVIEW_HEIGHT = 44;
+const OVERVIEW_ROWS = 6;
 const MIN_SPAN_NS = 50;
 const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array };
 
@@ -312,10 +313,11 @@ class Timeline {
     pen.fillText(`${formatDuration(this.to - this.from)} shown`, 10, RULER_HEIGHT / 2, this.labels - 16);
   }
 
-  // The whole capture in small: the device's work and gaps, with the part that is shown below framed.
+  // The whole capture in small, with the part that is shown below framed: a device's work and gaps, or several devices' gaps.
   drawOverview() {
     const pen = this.overview.getContext("2d");
-    const rows = this.events.rows.filter((row) => row.overview).slice(0, 4);
+    const idle = this.events.rows.filter((row) => row.gaps);
+    const rows = (idle.length > 1 ? idle : this.events.rows.filter((row) => row.overview)).slice(0, OVERVIEW_ROWS);
     const kept = { from: this.from, to: this.to };
     pen.clearRect(0, 0, this.width, OVERVIEW_HEIGHT);
     Object.assign(this, { from: 0, to: this.head.span_ns });

@@ -1,0 +1,103 @@
+"""Numbers, times and intervals as they are written everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from bottleneck_lab.grading.verdict import Prediction
+from bottleneck_lab.report import charts, words
+from bottleneck_lab.report.breakdown import short_name
+
+from . import made_up
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.8, "share", "80%"),
+        (0.4123, "share", "41.2%"),
+        (0.0001, "share", "<0.1%"),
+        (1.5, "x", "1.50x"),
+        (4.5678, "ms", "4.57 ms"),
+        (12345.6, "requests/s", "12,346 requests/s"),
+        (3, "", "3"),
+        (math.nan, "share", "nan"),
+        (math.inf, "ms", "inf ms"),
+    ],
+)
+def test_values(value, unit, text):
+    assert words.format_value(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 µs"), (68_694_000, "68.7 ms"), (3.29e9, "3.29 s")]
+)
+def test_durations(ns, text):
+    assert words.format_duration(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.4, 0.5, "between 40% and 50%, 12 samples"),
+        (0.4, math.inf, "at least 40%, 12 samples"),
+        (-math.inf, 0.5, "at most 50%, 12 samples"),
+        (-math.inf, math.inf, "12 samples"),
+        (None, None, "12 samples"),
+    ],
+)
+def test_intervals_may_be_open(low, high, text):
+    assert words.format_interval(made_up.utilisation(0.45, low, high, holds=False)) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_what_is_no_number_has_no_bar(value):
+    criterion = msgspec.structs.replace(made_up.utilisation(0.4, 0.4, 0.4, holds=None), value=value)
+    assert words.gauge(criterion) is None
+    assert charts.criterion_bar(criterion) is None
+
+
+def test_a_bar_shows_the_target_wherever_the_value_is():
+    far = msgspec.structs.replace(made_up.utilisation(40.0, 39.0, 41.0, holds=True), unit="x", target=2.0)
+    assert words.gauge(far).end == pytest.approx(41 * 1.2)
+    assert words.gauge(msgspec.structs.replace(far, value=0.0, low=None, high=None, target=0.0)).end == 1.0
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "end"),
+    [
+        (2.0, 2.1, "right on the mark."),
+        (3.0, 1.5, "100% too high."),
+        (1.0, 2.0, "50% too low."),
+        (2.0, None, "not measured."),
+    ],
+)
+def test_predictions(predicted, measured, end):
+    assert words.describe_prediction(Prediction(predicted, measured)).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("aten::conv2d", "aten::conv2d"),
+        ("void at::native::add<float, std::array<char*, 3> >(int, float*)", "at::native::add<…>"),
+        ("void (anonymous namespace)::softmax<4>(float*)", "anonymous::softmax<…>"),
+        ("ProfilerStep#1", "ProfilerStep#1"),
+        ("<unfinished", "<unfinished"),
+    ],
+)
+def test_kernel_names_are_shortened(name, short):
+    assert short_name(name) == short
+
+
+def test_more_steps_than_columns_keep_the_slow_one():
+    from bottleneck_lab.analysis.window import Step
+
+    times = [99 if n == 777 else 10 for n in range(1000)]
+    steps = [Step(name=f"step {n}", rank=0, start_ns=n, duration_ns=ns, cost_ns=ns) for n, ns in enumerate(times)]
+    drawn = charts.steps_chart(steps)
+    assert drawn.count("<rect") == charts.MAX_COLUMNS
+    assert "step 777" in drawn
