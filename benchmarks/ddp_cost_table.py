@@ -1,6 +1,6 @@
 """Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward and backward, an image.
 
-    python benchmarks/ddp_cost_table.py labs/ddp-scaling/recipe.py checker/bottleneck_lab/measure/ranks/costs.json
+    python benchmarks/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json
 
 Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224 x 224 pixels), then all are scaled by one
 factor so that the forward pass of 64 images takes FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -22,12 +23,12 @@ BACKWARD_OVER_FORWARD = 2.0  # two matrix products (weights, inputs) for one
 OPTIMIZER_US = 800.0
 
 
-def load_model(recipe: Path) -> nn.Module:
-    """The model of the lab's recipe."""
-    spec = importlib.util.spec_from_file_location("recipe", recipe)
+def load_recipe(path: Path) -> ModuleType:
+    """The lab's recipe: the model and the batch."""
+    spec = importlib.util.spec_from_file_location("recipe", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.make_model()
+    return module
 
 
 def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) -> float:
@@ -42,8 +43,9 @@ def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) ->
     return max(flop / PEAK_FLOP_PER_S, moved / BANDWIDTH_BYTES_PER_S)
 
 
-def table(model: nn.Module) -> dict:
+def table(recipe: ModuleType) -> dict:
     """Modules with parameters of their own, in `named_modules` order (which is what the emulation counts by)."""
+    model = recipe.make_model()
     seconds: dict[str, float] = {}
     owners = {
         name: module for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
@@ -60,6 +62,9 @@ def table(model: nn.Module) -> dict:
         "source": "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one factor to a forward of 8.2 ms for 64 images; "
         "backward is twice the forward; chosen, not measured. Written by benchmarks/ddp_cost_table.py.",
         "optimizer_us": OPTIMIZER_US,
+        "micro_batches": recipe.MICRO_BATCHES,
+        "images": recipe.IMAGES,
+        "stand_in": {"images": 4, "size": 32, "classes": recipe.CLASSES},
         "modules": [
             {
                 "name": name,
@@ -78,7 +83,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.write_text(json.dumps(table(load_model(options.recipe)), indent=1) + "\n")
+    options.out.write_text(json.dumps(table(load_recipe(options.recipe)), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -89,12 +89,13 @@ def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
 
 
 def main(wrap, train):
-    """Runs a training script under torchrun: on GPUs with NCCL, else on the CPU with gloo and pictures as small as a stamp."""
+    """Runs a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the CPU with gloo and stamp-sized pictures."""
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if cuda else "gloo", **alone)
     sizes = {} if cuda else {"steps": 4, "images": 4, "size": 32}
     model = make_model().to(device)
     ddp = wrap(model)

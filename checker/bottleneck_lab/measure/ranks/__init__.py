@@ -37,7 +37,7 @@ def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> 
     return profile_virtual(context, trace, on_line)
 
 
-def run(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> Sweep:
+def run(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> list[Sweep]:
     """Runs the workspace's script on 4 and 8 emulated ranks and carries its modelled throughput on to `ranks`. Raises LearnerFault."""
     from bottleneck_lab.measure.ranks.virtual import run_virtual
 

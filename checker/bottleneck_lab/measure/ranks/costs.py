@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from bottleneck_lab.errors import LabError
+
 Algorithm = Literal["ring", "tree"]
 
 
@@ -20,12 +22,23 @@ class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward_us: float
 
 
+class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the ranks really train on, in place of a modelled micro-batch: a few stamp-sized pictures, so that gradients are real and cheap."""
+
+    images: int
+    size: int
+    classes: int
+
+
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the emulated GPU takes for each module, in `named_modules` order."""
+    """What the emulated GPU takes for each module, in `named_modules` order, and the step that is modelled: so many micro-batches of so many images."""
 
     gpu: str
     source: str
     optimizer_us: float
+    micro_batches: int
+    images: int
+    stand_in: StandIn
     modules: list[ModuleCost]
 
     @property
@@ -33,10 +46,11 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Parameters of the whole model."""
         return sum(module.elements for module in self.modules)
 
-    def compute_us(self, images: int, micro_batches: int) -> float:
+    @property
+    def compute_us(self) -> float:
         """Compute of one optimizer step on one rank: what a step takes when communication costs nothing."""
         a_pass = sum(module.forward_us + module.backward_us for module in self.modules)
-        return a_pass * images * micro_batches + self.optimizer_us
+        return a_pass * self.images * self.micro_batches + self.optimizer_us
 
 
 class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,10 +109,15 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-@cache
-def load_costs() -> CostTable:
-    """The cost table of this package."""
-    return msgspec.json.decode(Path(__file__).with_name("costs.json").read_bytes(), type=CostTable)
+def load_costs(lab: Path) -> CostTable:
+    """The cost table in a lab's own folder. Raises LabError when it is missing or no such table."""
+    try:
+        return msgspec.json.decode((lab / "costs.json").read_bytes(), type=CostTable)
+    except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise LabError(
+            f"{lab.name} has no usable costs.json: {error}.",
+            "The lab's author must write it; see benchmarks/ddp_cost_table.py.",
+        ) from error
 
 
 @cache

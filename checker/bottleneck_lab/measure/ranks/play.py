@@ -12,8 +12,6 @@ COLLECTIVES = {
     Kind.ALLGATHER: "all-gather",
     Kind.BARRIER: "barrier",
 }
-MODELLED_IMAGES = 80
-"""Images of a micro-batch on the emulated GPU; the ranks really train on a few stamp-sized ones in their place."""
 _DEVICE_BYTES_PER_US = 1.5e6
 """Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s, about three quarters of the sheet's."""
 
@@ -23,10 +21,10 @@ def play(clock: RankClock, event: Event, costs: CostTable) -> None:
     if event.kind is Kind.FORWARD:
         clock.join()
         module = costs.modules[event.which]
-        clock.launch(f"forward {module.name}", MODELLED_IMAGES * module.forward_us)
+        clock.launch(f"forward {module.name}", costs.images * module.forward_us)
     elif event.kind is Kind.BACKWARD:
         module = costs.modules[event.which]
-        clock.launch(f"backward {module.name}", MODELLED_IMAGES * module.backward_us)
+        clock.launch(f"backward {module.name}", costs.images * module.backward_us)
     elif event.kind is Kind.OPTIMIZER:
         clock.finish_step(costs.optimizer_us)
     elif event.kind is Kind.SYNC:

@@ -24,11 +24,11 @@ class Violation(Exception):  # noqa: N818 - not a fault of the program: a findin
 class Ledger:
     """One rank's account of the optimizer step in progress."""
 
-    def __init__(self, rank: int, costs: CostTable, images: int, micro_batches: int) -> None:
+    def __init__(self, rank: int, costs: CostTable) -> None:
         self.rank = rank
         self.costs = costs
-        self.images = images
-        self.micro_batches = micro_batches
+        self.images = costs.stand_in.images
+        self.micro_batches = costs.micro_batches
         self.reduced_bytes: list[int] = []
         self.fetched = 0
         self._open_step()

@@ -48,16 +48,13 @@ class FabricServer:
         costs: CostTable,
         fabric: Fabric,
         batches: Batches,
-        shape: tuple[int, int],
     ) -> None:
         self.costs = costs
         self.fabric = fabric
         self.batches = batches
         self.result = result
-        self.micro_batches, self.images = shape
         self.links = [
-            Link(sock, arena, RankClock(fabric), Ledger(rank, costs, self.images, self.micro_batches))
-            for rank, (sock, arena) in enumerate(links)
+            Link(sock, arena, RankClock(fabric), Ledger(rank, costs)) for rank, (sock, arena) in enumerate(links)
         ]
         self.gradients: list[tuple[float, float]] = []
         self.start = np.zeros(0, np.float32)

@@ -7,22 +7,25 @@ from typing import Literal
 import msgspec
 
 from bottleneck_lab.measure.ranks.clock import RankClock
-from bottleneck_lab.measure.ranks.costs import Algorithm, Fabric, load_costs, load_fabric
-from bottleneck_lab.measure.ranks.play import COLLECTIVES, MODELLED_IMAGES, collective_us, communicate, play
+from bottleneck_lab.measure.ranks.costs import Algorithm, Fabric, load_fabric
+from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, communicate, play
 from bottleneck_lab.measure.ranks.protocol import Event, Kind
-from bottleneck_lab.measure.ranks.run import MICRO_BATCHES, WARMUP_STEPS, Run
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Modelled throughput at one number of ranks. `ideal`: that of one rank times their number. `bound`: the most that this script's bytes allow,
-    were all of its communication hidden. `source`: `reducer` where so many ranks really ran, `replayed` otherwise."""
+    """Modelled throughput at one number of ranks.
+
+    `lost_ms`: what a step takes longer than on one rank. `ideal`: the throughput of one rank times their number. `bound`: the most that this
+    script's bytes allow, were all of its communication hidden. `source`: `reducer` where so many ranks really ran, else `replayed`.
+    """
 
     ranks: int
     nodes: int
     step_ms: float
-    exposed_ms: float
+    lost_ms: float
     images_per_s: float
     ideal_images_per_s: float
     bound_images_per_s: float
@@ -42,64 +45,79 @@ class Sweep(msgspec.Struct, frozen=True):
     assumptions: list[str]
 
 
+class _Replayed:
+    """One rank's recorded events, and what they come to among any number of ranks that all do the same."""
+
+    def __init__(self, run: Run, algorithm: Algorithm) -> None:
+        self.events = run.events
+        self.costs = run.costs
+        self.fabric: Fabric = load_fabric()
+        self.algorithm = algorithm
+        self.alone_us = self.step_us(1)
+
+    def step_us(self, world: int) -> float:
+        """A step after the warm-up."""
+        ends = self.clock(world).step_ends_us
+        return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
+
+    def clock(self, world: int) -> RankClock:
+        """The rank's clock after all events."""
+        clock = RankClock(self.fabric)
+        for event in self.events:
+            if event.kind in COLLECTIVES:
+                announced = clock.announce()
+                communicate(clock, event, announced, announced[1] + self._collective_us(event, world))
+            else:
+                play(clock, event, self.costs)
+        return clock
+
+    def _collective_us(self, event: Event, world: int) -> float:
+        return collective_us(event, world, self.fabric, self.algorithm)
+
+    def link_us(self, world: int) -> float:
+        """Time on the link of the last step's collectives, one after the other."""
+        ends = [at for at, event in enumerate(self.events) if event.kind is Kind.OPTIMIZER]
+        last = self.events[ends[-2] : ends[-1]]
+        return sum(self._collective_us(event, world) for event in last if event.kind in COLLECTIVES)
+
+    def point(self, world: int, run: Run | None) -> Point:
+        """One point of the curve, from the run where there was one."""
+        step_us = run.step_ms * 1e3 if run else self.step_us(world)
+        images = world * self.costs.micro_batches * self.costs.images
+        return Point(
+            ranks=world,
+            nodes=self.fabric.nodes(world),
+            step_ms=step_us / 1e3,
+            lost_ms=(step_us - self.alone_us) / 1e3,
+            images_per_s=images / step_us * 1e6,
+            ideal_images_per_s=images / self.alone_us * 1e6,
+            bound_images_per_s=images / max(self.alone_us, self.link_us(world)) * 1e6,
+            source="reducer" if run else "replayed",
+        )
+
+
 def sweep(runs: dict[int, Run], ranks: list[int], algorithm: Algorithm = "ring") -> Sweep:
-    """The curve through `ranks`; those in `runs` come from the runs, the others from replaying the largest run's rank 0."""
-    fabric, events = load_fabric(), runs[max(runs)].events
-    alone = _step_us(replay(events, 1, fabric, algorithm))
-    points = [_point(world, runs.get(world), events, fabric, algorithm, alone) for world in ranks]
-    return Sweep(algorithm, points, [*fabric.assumptions(), *_assumptions(runs, algorithm)])
+    """The curve through `ranks`; those in `runs` come from the runs, the others from replaying rank 0 of the largest."""
+    replayed = _Replayed(runs[max(runs)], algorithm)
+    points = [replayed.point(world, runs.get(world) if algorithm == "ring" else None) for world in ranks]
+    return Sweep(algorithm, points, [*replayed.fabric.assumptions(), *_assumptions(runs, algorithm)])
 
 
 def _assumptions(runs: dict[int, Run], algorithm: Algorithm) -> list[str]:
-    real = ", ".join(map(str, sorted(runs)))
+    real = ", ".join(map(str, sorted(runs))) if algorithm == "ring" else "no number of"
     shape = "one ring through all ranks" if algorithm == "ring" else "a ring inside each node and a tree of nodes"
     return [
         f"points at {real} ranks: the real reducer in real processes; all others: rank 0's recorded events replayed, every rank alike",
-        f"all-reduce: {shape}; the same batch a rank at every size (weak scaling); one link a node, no sharing of switches, no stragglers, no failures",
+        f"all-reduce: {shape}; the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures",
     ]
 
 
-def _point(
-    world: int, run: Run | None, events: list[Event], fabric: Fabric, algorithm: Algorithm, alone_us: float
-) -> Point:
-    images = world * MICRO_BATCHES * MODELLED_IMAGES
-    if run is not None:
-        step_us, exposed_us = run.step_ms * 1e3, (run.communication_ms - run.hidden_ms) * 1e3
-    else:
-        step_us = _step_us(replay(events, world, fabric, algorithm))
-        exposed_us = step_us - alone_us
-    bound_us = max(alone_us, _communication_us(events, world, fabric, algorithm))
-    return Point(
-        ranks=world,
-        nodes=fabric.nodes(world),
-        step_ms=step_us / 1e3,
-        exposed_ms=exposed_us / 1e3,
-        images_per_s=images / step_us * 1e6,
-        ideal_images_per_s=images / alone_us * 1e6,
-        bound_images_per_s=images / bound_us * 1e6,
-        source="reducer" if run is not None else "replayed",
-    )
-
-
-def replay(events: list[Event], world: int, fabric: Fabric, algorithm: Algorithm = "ring") -> RankClock:
-    """The clock of a rank that does what these events say among `world` ranks that all do the same."""
-    clock, costs = RankClock(fabric), load_costs()
-    for event in events:
-        if event.kind in COLLECTIVES:
-            announced = clock.announce()
-            communicate(clock, event, announced, announced[1] + collective_us(event, world, fabric, algorithm))
-        else:
-            play(clock, event, costs)
-    return clock
-
-
-def _step_us(clock: RankClock) -> float:
-    ends = clock.step_ends_us
-    return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
-
-
-def _communication_us(events: list[Event], world: int, fabric: Fabric, algorithm: Algorithm) -> float:
-    """Time on the link of the last step's collectives, one after the other."""
-    ends = [at for at, event in enumerate(events) if event.kind is Kind.OPTIMIZER]
-    last = events[ends[-2] : ends[-1]]
-    return sum(collective_us(event, world, fabric, algorithm) for event in last if event.kind in COLLECTIVES)
+def render_lines(curve: Sweep) -> list[str]:
+    """The curve as a table in plain text, with its assumptions below."""
+    head = f"{'ranks':>6} {'nodes':>6} {'step ms':>9} {'lost ms':>9} {'images/s':>10} {'ideal':>10} {'all hidden':>10} {'efficiency':>10}  from"
+    rows = [
+        f"{p.ranks:6} {p.nodes:6} {p.step_ms:9.2f} {p.lost_ms:9.2f} {p.images_per_s:10.0f} {p.ideal_images_per_s:10.0f} "
+        f"{p.bound_images_per_s:10.0f} {p.efficiency:10.0%}  {p.source}"
+        for p in curve.points
+    ]
+    return [f"modelled scaling, {curve.algorithm} all-reduce", head, *rows, *curve.assumptions]

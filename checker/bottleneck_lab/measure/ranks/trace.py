@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.measure.ranks.clock import RankClock, Span
-from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
-from bottleneck_lab.measure.ranks.run import WARMUP_STEPS, Run
+from bottleneck_lab.measure.ranks.costs import load_fabric
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run
 
 STREAMS = {"compute": 7, "communication": 20}
 HOST_PID, HOST_TID = 1000, 1000
@@ -34,7 +34,7 @@ def trace_of(run: Run, rank: int) -> dict[str, Any]:
         "schemaVersion": 1,
         "emulated": "Modelled times on virtual GPUs; not a capture of NCCL or of a GPU.",
         "assumptions": load_fabric().assumptions(),
-        "deviceProperties": [{"id": rank, "name": f"emulated: {load_costs().gpu}"}],
+        "deviceProperties": [{"id": rank, "name": f"emulated: {run.costs.gpu}"}],
         "distributedInfo": {"backend": "emulated", "rank": rank, "world_size": run.world},
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,

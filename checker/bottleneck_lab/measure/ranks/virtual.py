@@ -9,11 +9,11 @@ import numpy as np
 
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
+from bottleneck_lab.measure.ranks.costs import CostTable, load_costs, load_fabric
 from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.run import WARMUP_STEPS, Run, Secret, emulate
-from bottleneck_lab.measure.ranks.sweep import Sweep, sweep
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, emulate
+from bottleneck_lab.measure.ranks.sweep import Sweep, render_lines, sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 
 FEW, MANY = 4, 8
@@ -33,7 +33,7 @@ def measure_virtual(context: Context) -> Measured:
         results(measurement, specs),
         isolation=theirs[MANY].isolation,
         details=measurement.details() | {"steps": secret.steps},
-        notes=notes(measurement),
+        notes=notes(measurement, load_costs(context.lab.path)),
         speedup=measurement.speedup if measurement.problem is None else None,
     )
 
@@ -45,6 +45,7 @@ def _run(context: Context, folder: Path, role: str, world: int, secret: Secret, 
         return emulate(
             folder,
             context.lab.spec.entry,
+            load_costs(context.lab.path),
             world,
             secret,
             scratch,
@@ -86,7 +87,11 @@ def same_training(run: Run, reference: Run) -> str | None:
             return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has other parameters than rank 0."
     apart = run.difference(reference)
     if not apart <= TOLERANCE:
-        return f"After {run.clocks[0].step} steps on {run.world} ranks the parameters are {apart:.1%} of the training's way from the reference's; {TOLERANCE:.0%} is allowed."
+        steps = run.clocks[0].step
+        return (
+            f"After {steps} steps on {run.world} ranks the parameters are {apart:.1%} of the training's way from the reference's; "
+            f"{TOLERANCE:.0%} is allowed."
+        )
     for step, ((_, mine), (_, right)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
         ratio = np.sqrt(mine / right)
         if min(abs(ratio - scale) / scale for scale in (1.0, float(run.world))) > GRADIENT_TOLERANCE:
@@ -94,7 +99,7 @@ def same_training(run: Run, reference: Run) -> str | None:
     return None
 
 
-def notes(measurement: RanksMeasurement) -> list[str]:
+def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """What a reader must know of these figures: the few that explain the verdict, then what they rest on."""
     m = measurement
     return [
@@ -104,7 +109,7 @@ def notes(measurement: RanksMeasurement) -> list[str]:
         f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
         f"{m.few} ranks are one node, {m.many} ranks are two: the slower link between nodes comes in with the second",
         *load_fabric().assumptions(),
-        f"cost table: {load_costs().gpu}. {load_costs().source}",
+        f"cost table: {costs.gpu}. {costs.source}",
     ]
 
 
@@ -121,8 +126,8 @@ def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], obje
     return 0
 
 
-def run_virtual(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> Sweep:
-    """The script on few and many emulated ranks, and its curve over `ranks` in both shapes of all-reduce that the link model has."""
+def run_virtual(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> list[Sweep]:
+    """The script on few and many emulated ranks, and its curve over `ranks` for both shapes of all-reduce that the link model has."""
     secret = Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62))
     runs = {
         world: _run(context, context.submission, "learner", world, secret, number / 2)
@@ -130,6 +135,11 @@ def run_virtual(context: Context, ranks: list[int], on_line: Callable[[str], obj
     }
     for world, run in runs.items():
         on_line(
-            f"modelled, {world} virtual GPUs: {run.step_ms:.2f} ms a step, {run.images_per_s:.0f} images/s, {run.overlap_share:.0%} of communication hidden\n"
+            f"modelled, {world} virtual GPUs: {run.step_ms:.2f} ms a step, {run.images_per_s:.0f} images/s, "
+            f"{run.overlap_share:.0%} of communication hidden\n"
         )
-    return sweep(runs, sorted({*ranks, 1, 2, FEW, MANY}))
+    curves = [sweep(runs, sorted({*ranks, 1, 2, FEW, MANY}), algorithm) for algorithm in ("ring", "tree")]
+    for curve in curves:
+        for line in render_lines(curve):
+            on_line(f"{line}\n")
+    return curves

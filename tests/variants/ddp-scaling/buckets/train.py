@@ -7,7 +7,7 @@ import recipe
 
 
 def wrap(model):
-    return DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, bucket_cap_mb=10, gradient_as_bucket_view=True)
 
 
 def train(ddp, optimizer, batches):

@@ -7,7 +7,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,14 @@ import numpy as np
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.clock import RankClock, Span, covered_us, merge
-from bottleneck_lab.measure.ranks.costs import load_costs, load_fabric
-from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.play import MODELLED_IMAGES
+from bottleneck_lab.measure.ranks.costs import CostTable, load_fabric
 from bottleneck_lab.measure.ranks.protocol import Event
+from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.server import FabricServer
 from bottleneck_lab.measure.wire import Arena
 
 WARMUP_STEPS = 2
 """Steps before the timed ones: the reducer builds its buckets anew after the first."""
-MICRO_BATCHES, IMAGES, SIZE, CLASSES = 2, 4, 32, 1000
 _SPARE_BYTES = 1 << 20
 LIMITS = Limits(total_s=80.0, memory_bytes=8 << 30, processes=64)
 SILENCE_S = 25.0
@@ -41,15 +39,17 @@ class Secret:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Secret:
+        """Three steps or four: a timed one or two after the warm-up."""
         return cls(int(rng.integers(3, 5)), int(rng.integers(1 << 62)))
 
-    def batch(self, step: int, rank: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    def batch(self, costs: CostTable, step: int, rank: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
         """Step and rank decide it, so that every script under comparison sees the same; None after the last step."""
         if step >= self.steps:
             return None
-        rng = np.random.default_rng([self.seed, step, rank])
-        pixels = rng.standard_normal((MICRO_BATCHES, IMAGES, 3, SIZE, SIZE), dtype=np.float32)
-        return pixels, rng.integers(CLASSES, size=(MICRO_BATCHES, IMAGES), dtype=np.int64)
+        rng, stand_in = np.random.default_rng([self.seed, step, rank]), costs.stand_in
+        shape = (costs.micro_batches, stand_in.images)
+        pixels = rng.standard_normal((*shape, 3, stand_in.size, stand_in.size), dtype=np.float32)
+        return pixels, rng.integers(stand_in.classes, size=shape, dtype=np.int64)
 
 
 @dataclass
@@ -57,6 +57,7 @@ class Run:
     """What a script's run on so many emulated ranks came to; every number is the verifier's own."""
 
     world: int
+    costs: CostTable
     clocks: list[RankClock]
     reduced_bytes: list[int]
     gradients: list[tuple[float, float]]
@@ -81,7 +82,7 @@ class Run:
     @property
     def images_per_s(self) -> float:
         """Modelled throughput of the whole job."""
-        return self.world * MICRO_BATCHES * MODELLED_IMAGES / self.step_ms * 1e3
+        return self.world * self.costs.micro_batches * self.costs.images / self.step_ms * 1e3
 
     def _timed(self, clock: RankClock, stream: str) -> list[tuple[float, float]]:
         start, end = self.window_us
@@ -140,6 +141,7 @@ class Run:
 def emulate(
     folder: Path,
     entry: str,
+    costs: CostTable,
     world: int,
     secret: Secret,
     scratch: Path,
@@ -151,7 +153,6 @@ def emulate(
 
     Raises Violation when it breaks a rule, crashes or hangs; every process is ended and every descriptor closed in any case.
     """
-    costs = load_costs()
     size = 4 * costs.elements + _SPARE_BYTES
     scratch.mkdir(parents=True)
     shutil.copytree(folder, scratch / "code")
@@ -192,8 +193,7 @@ def emulate(
             result,
             costs,
             load_fabric(),
-            secret.batch,
-            (MICRO_BATCHES, IMAGES),
+            partial(secret.batch, costs),
         )
         try:
             server.serve(LIMITS.total_s, SILENCE_S, lambda step: progress(step / secret.steps))
@@ -202,6 +202,7 @@ def emulate(
         parameters = [server.parameters(rank) for rank in range(world)]
         return Run(
             world,
+            costs,
             [link.clock for link in server.links],
             server.links[0].ledger.reduced_bytes,
             server.gradients,

@@ -1,0 +1,240 @@
+"""The same lab on this machine's own GPUs: torchrun and NCCL, timed by the verifier's clock. Written without GPUs at hand and never run on any.
+
+With gloo in NCCL's place it runs on the CPU, which tests how it works and says nothing of its speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.grading.criteria import grade_check, grade_value
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.process import Limits, Paths, Worker
+from bottleneck_lab.measure.ranks.costs import CostTable, load_costs
+from bottleneck_lab.measure.ranks.figures import TOLERANCE
+from bottleneck_lab.measure.wire import Arena
+
+LIMITS = Limits(total_s=900.0, memory_bytes=64 << 30, processes=512)
+STEPS, WARMUP = 30, 10
+TICK = b"\x01"
+
+
+class CudaJob(msgspec.Struct, frozen=True):
+    """What a launched job is told. `images` and `size`: of a micro-batch; `ticks` is the rank-0 socket on which each step is announced."""
+
+    world: int
+    backend: str
+    folder: str
+    entry: str
+    ticks: int
+    arena: int
+    seed: int
+    steps: int
+    images: int
+    size: int
+    classes: int
+    micro_batches: int
+    trace: str = ""
+
+
+class CudaRun(msgspec.Struct, frozen=True):
+    """Seconds a step by the verifier's clock (median after the warm-up), and rank 0's parameters with whether all ranks agreed."""
+
+    world: int
+    step_s: float
+    parameters: np.ndarray[Any, Any]
+    ranks_agree: bool
+    isolation: dict[str, str]
+
+
+def gpu_count() -> int:
+    """CUDA devices of this machine."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def measure_cuda(context: Context) -> Measured:
+    """Learner's and shipped script on half of the GPUs (at most four) and on all (at most eight). Raises MachineError below two GPUs."""
+    many = 1 << (min(gpu_count(), 8).bit_length() - 1) if gpu_count() else 0
+    if many < 2:
+        raise MachineError(
+            "This lab on cuda needs at least two GPUs in this machine.",
+            "Use the emulated ones: `lab check --device virtual`.",
+        )
+    costs, seed = load_costs(context.lab.path), context.rng.getrandbits(62)
+    shape = {"images": costs.images, "size": 224, "steps": STEPS}
+    theirs, shipped = {}, {}
+    for world in (many, many // 2):
+        theirs[world] = _blamed(context, context.submission, "learner", costs, world, seed, shape)
+        shipped[world] = _blamed(context, context.pristine(), "reference", costs, world, seed, shape)
+    return _conclude(context, theirs, shipped, many)
+
+
+def _conclude(context: Context, theirs: dict[int, CudaRun], shipped: dict[int, CudaRun], many: int) -> Measured:
+    few = many // 2
+    problem = next((found for world in (many, few) if (found := differs(theirs[world], shipped[world]))), None)
+    scaling = 2 * min(theirs[few].step_s, shipped[few].step_s) / theirs[many].step_s
+    results = [grade_check(context.required("same-training"), problem, many + few, "ranks")]
+    if problem is None:
+        results.append(grade_value(context.required("scaling"), scaling, STEPS - WARMUP, "steps"))
+    figures = {f"step_s_{world}": run.step_s for world, run in theirs.items()}
+    return Measured(
+        results,
+        isolation=theirs[many].isolation,
+        details=figures
+        | {f"shipped_step_s_{world}": run.step_s for world, run in shipped.items()}
+        | {"scaling": scaling},
+        notes=[
+            f"{few} and {many} GPUs of this machine, NCCL, wall clock of the verifier, median of {STEPS - WARMUP} steps"
+        ],
+        speedup=shipped[many].step_s / theirs[many].step_s if problem is None else None,
+    )
+
+
+def differs(run: CudaRun, reference: CudaRun) -> str | None:
+    """Why this training is not the reference's, or None. GPU kernels differ in their last bits, so equality is up to the tolerance."""
+    if not run.ranks_agree:
+        return f"The {run.world} ranks end with different parameters."
+    moved = float(np.linalg.norm(reference.parameters))
+    apart = float(np.linalg.norm(run.parameters - reference.parameters)) / moved if moved else 0.0
+    return (
+        None
+        if apart <= TOLERANCE
+        else f"On {run.world} ranks training moved the parameters {apart:.1%} away from the reference's; {TOLERANCE:.0%} is allowed."
+    )
+
+
+def _blamed(
+    context: Context, folder: Path, role: str, costs: CostTable, world: int, seed: int, shape: dict[str, int]
+) -> CudaRun:
+    context.progress(f"{'your' if role == 'learner' else 'the shipped'} script on {world} GPUs", 0.5)
+    try:
+        return launch(
+            context, folder, costs, world, seed, "nccl", shape, scratch=context.janitor.folder / f"{role}-{world}"
+        )
+    except LearnerFault as fault:
+        if role == "learner":
+            raise
+        raise VerifierFault(f"The shipped script failed on {world} GPUs: {fault.detail}") from fault
+
+
+def launch(
+    context: Context,
+    folder: Path,
+    costs: CostTable,
+    world: int,
+    seed: int,
+    backend: str,
+    shape: dict[str, int],
+    *,
+    scratch: Path,
+    trace: str = "",
+) -> CudaRun:
+    """Runs the script under torchrun on `world` ranks; every step's end is stamped here, by this process' clock. Raises LearnerFault."""
+    scratch.mkdir(parents=True)
+    ours, theirs = socket.socketpair()
+    arena = Arena.create(4 * costs.elements + 8)
+    with contextlib.ExitStack() as stack:
+        for closing in (ours, theirs):
+            stack.callback(closing.close)
+        stack.callback(arena.close)
+        job = CudaJob(
+            world=world,
+            backend=backend,
+            folder=str(folder),
+            entry=context.lab.spec.entry,
+            ticks=theirs.fileno(),
+            arena=arena.fd,
+            seed=seed,
+            classes=costs.stand_in.classes,
+            micro_batches=costs.micro_batches,
+            trace=trace,
+            **shape,
+        )
+        launcher = [
+            "--standalone",
+            f"--nproc-per-node={world}",
+            "-m",
+            "bottleneck_lab.measure.ranks.torchrun",
+            msgspec.json.encode(job).decode(),
+        ]
+        worker = Worker(
+            launcher,
+            Paths(scratch, [folder]),
+            LIMITS,
+            pass_fds=[theirs.fileno(), arena.fd],
+            cores=None,
+            threads=1,
+            gpu=backend == "nccl",
+            janitor=context.janitor,
+            module="torch.distributed.run",
+        )
+        stack.callback(worker.end)
+        theirs.close()
+        ends = _stamp(ours, job.steps, worker)
+        timed = np.diff(ends[min(WARMUP, job.steps - 2) :])
+        values = arena.view(np.dtype(np.float32), (costs.elements + 1,), 0).copy()
+        return CudaRun(world, statistics.median(timed.tolist()), values[1:], bool(values[0] == 1.0), worker.isolation)
+
+
+def _stamp(ticks: socket.socket, steps: int, worker: Worker) -> list[float]:
+    """When each step's tick came, and one last for the parameters. Raises LearnerFault when they stop coming."""
+    stamps: list[float] = []
+    end = time.monotonic() + LIMITS.total_s
+    ticks.settimeout(120.0)
+    while len(stamps) < steps + 1:
+        try:
+            got = ticks.recv(1)
+        except TimeoutError:
+            raise LearnerFault("timed out", f"No step ended within 120 s, after {len(stamps)} steps.") from None
+        if not got or time.monotonic() > end:
+            raise LearnerFault("crashed", f"The job ended after {len(stamps)} of {steps} steps. {_last_words(worker)}")
+        stamps.append(time.monotonic())
+    return stamps[:-1]
+
+
+def _last_words(worker: Worker) -> str:
+    lines = [
+        line for line in worker.log_tail().splitlines() if "Error" in line and "torch.distributed.elastic" not in line
+    ]
+    return lines[0].strip() if lines else ""
+
+
+def profile_cuda(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+    """The script on all GPUs under torch.profiler, one trace a rank. Returns 1 when it failed."""
+    costs, world = load_costs(context.lab.path), min(gpu_count(), 8)
+    scratch = context.janitor.folder / "profile"
+    shape = {"images": costs.images, "size": 224, "steps": 12}
+    try:
+        launch(
+            context,
+            context.submission,
+            costs,
+            world,
+            context.rng.getrandbits(62),
+            "nccl",
+            shape,
+            scratch=scratch,
+            trace="trace",
+        )
+    except LearnerFault as fault:
+        on_line(f"{fault.detail}\n")
+        return 1
+    name = trace.name.removesuffix(".json.gz")
+    for rank in range(world):
+        target = trace if rank == 0 else trace.with_name(f"{name}-rank{rank}.json.gz")
+        target.write_bytes((scratch / f"trace-rank{rank}.json.gz").read_bytes())
+        on_line(f"{target.name}\n")
+    return 0

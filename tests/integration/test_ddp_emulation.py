@@ -1,0 +1,200 @@
+"""Real processes with the real reducer on the emulated fabric, over a model small enough to train in a second."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.ranks import emulation as running
+from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
+from bottleneck_lab.measure.ranks.rules import Violation
+from bottleneck_lab.measure.ranks.emulation import Secret, emulate
+from bottleneck_lab.measure.ranks.sweep import sweep
+from bottleneck_lab.measure.ranks.trace import write_traces
+from bottleneck_lab.measure.ranks.virtual import same_training
+
+ROOT = Path(__file__).parents[2]
+EXPLOITS = ROOT / "tests" / "exploits" / "workspaces" / "ddp-scaling"
+RECIPE = """
+import torch
+from torch import nn
+from torch.nn.functional import relu
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(512, 64)
+        self.c3 = nn.Conv2d(128, 512, 3, 2)
+        self.c2 = nn.Conv2d(64, 128, 3, 2)
+        self.norm = nn.BatchNorm2d(64)
+        self.c1 = nn.Conv2d(3, 64, 3, 2)
+
+    def forward(self, images):
+        return self.head(relu(self.c3(relu(self.c2(self.norm(self.c1(images)))))).mean(dim=(2, 3)))
+
+
+def make_model():
+    torch.manual_seed(0)
+    return Small()
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+"""
+SIZES = {"head": 512 * 64 + 64, "c3": 128 * 512 * 9 + 512, "c2": 64 * 128 * 9 + 128, "norm": 128, "c1": 3 * 64 * 9 + 64}
+COSTS = CostTable(
+    gpu="test, modelled",
+    source="made up",
+    optimizer_us=50.0,
+    micro_batches=2,
+    images=100,
+    stand_in=StandIn(images=4, size=32, classes=64),
+    modules=[ModuleCost(name, elements, 10.0, 20.0) for name, elements in SIZES.items()],
+)
+SECRET = Secret(3, 11)
+
+
+def emulated(script: Path, tmp_path: Path, world: int = 2, secret: Secret = SECRET):
+    folder = tmp_path / "code"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "train.py").write_text(script.read_text())
+    with Janitor() as janitor:
+        return emulate(folder, "train.py", COSTS, world, secret, tmp_path / f"scratch-{world}", janitor)
+
+
+def open_descriptors() -> int:
+    """How many there are: their numbers are used again."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return emulated(ROOT / "labs" / "ddp-scaling" / "train.py", tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="module")
+def solution(tmp_path_factory):
+    return emulated(ROOT / "solutions" / "ddp-scaling" / "train.py", tmp_path_factory.mktemp("solution"))
+
+
+def test_the_shipped_script_sends_everything_after_backward_in_one_piece(reference):
+    assert [span.elements for span in reference.buckets] == [COSTS.elements] * 2
+    assert reference.overlap_share == 0
+    assert reference.reduced_bytes == [2 * 4 * COSTS.elements] * 3
+
+
+def test_the_solution_trains_the_same_and_hides_communication(reference, solution):
+    assert same_training(solution, reference) is None
+    assert solution.reduced_bytes == [4 * COSTS.elements] * 3
+    assert solution.step_ms < reference.step_ms
+
+
+def test_modelled_times_are_the_same_in_every_run(reference, tmp_path):
+    again = emulated(ROOT / "labs" / "ddp-scaling" / "train.py", tmp_path)
+    assert again.step_ms == reference.step_ms
+    assert [clock.spans for clock in again.clocks] == [clock.spans for clock in reference.clocks]
+
+
+def test_replaying_a_run_at_its_own_size_gives_its_own_time(solution):
+    curve = sweep({2: solution}, [1, 2, 64, 4096])
+    replayed = sweep({2: solution}, [2], algorithm="tree").points[0]
+    assert replayed.step_ms == pytest.approx(solution.step_ms, rel=1e-3)
+    assert [point.source for point in curve.points] == ["replayed", "reducer", "replayed", "replayed"]
+    assert curve.points[-1].efficiency < curve.points[1].efficiency <= 1
+    assert any("not modelled" in line for line in curve.assumptions)
+
+
+def test_traces_of_all_ranks_are_read_as_communication_left_exposed(reference, tmp_path):
+    from bottleneck_lab.analysis.summary import summarise
+    from bottleneck_lab.trace import load, merge_ranks
+
+    files = write_traces(reference, tmp_path / "trace.json.gz")
+    summary = summarise(merge_ranks([load(file) for file in files]))
+    assert summary.emulated
+    assert summary.ranks == [0, 1]
+    assert summary.devices[0].communication_ns > 0
+    assert summary.devices[0].exposed_communication_ns == pytest.approx(summary.devices[0].communication_ns, rel=1e-3)
+
+
+def test_stalls_of_the_host_are_charged(tmp_path, solution):
+    script = tmp_path / "stalls.py"
+    text = (ROOT / "solutions" / "ddp-scaling" / "train.py").read_text()
+    stall = "            import time; time.sleep(0.02); loss.cpu(); print(loss.item())\n            running"
+    script.write_text(text.replace("            running", stall, 1))
+    run = emulated(script, tmp_path)
+    names = {span.name for span in run.clocks[0].spans if span.stream == "host"}
+    assert {"wait for the device", "print", "host work"} <= names
+    assert solution.step_ms < 40 < run.step_ms
+
+
+BROKEN_RULES = {
+    "skip_sync": ("wrong output", "0% of the gradients"),
+    "shrink_batch": ("wrong output", "1 of the 4 images"),
+    "skip_micro_batches": ("wrong output", "ran forward 1 times"),
+    "fewer_gradients": ("wrong output", "of the gradients had been all-reduced"),
+    "powersgd": ("wrong output", "of the gradients had been all-reduced"),
+    "local_sgd": ("wrong output", "0% of the gradients"),
+    "forged_group": ("wrong output", "0% of the gradients"),
+    "patched_clock": ("wrong output", "ran forward 0 times"),
+    "early_sending": ("tampered", "when backward had computed"),
+    "wrong_message": ("tampered", "no event of the emulation"),
+    "dead_rank": ("crashed", "Rank 2 of 4 ended"),
+    "hung_rank": ("timed out", "Rank 1 did not come"),
+    "lost_collective": ("crashed", "is in"),
+}
+
+
+def test_every_exploit_is_tried():
+    judged_afterwards = {"garbage_payload", "slow_on_four"}
+    assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
+
+
+@pytest.mark.parametrize("name", BROKEN_RULES)
+def test_a_broken_rule_ends_the_run_and_leaves_nothing(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "SILENCE_S", 8.0)
+    descriptors = open_descriptors()
+    reason, words = BROKEN_RULES[name]
+    with pytest.raises(Violation) as caught:
+        emulated(EXPLOITS / name / "train.py", tmp_path, world=4 if name == "dead_rank" else 2)
+    assert caught.value.reason == reason
+    assert words in caught.value.sentence
+    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    assert open_descriptors() <= descriptors
+
+
+def test_ranks_that_keep_their_own_gradients_end_apart(reference, tmp_path):
+    run = emulated(EXPLOITS / "garbage_payload" / "train.py", tmp_path)
+    assert "other parameters than rank 0" in (same_training(run, reference) or "")
+
+
+def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):
+    forged = [(total, 0.5 * squares) for total, squares in solution.gradients]
+    from dataclasses import replace
+
+    assert "is not the gradient" in (same_training(replace(solution, gradients=forged), reference) or "")
+    moved = [parameters + np.float32(0.01) for parameters in solution.parameters]
+    assert "of the training's way" in (same_training(replace(solution, parameters=moved), reference) or "")
+
+
+def test_the_lab_s_cost_table_is_that_of_its_model():
+    from bottleneck_lab.measure.ranks.costs import load_costs
+
+    spec = importlib.util.spec_from_file_location("ddp_recipe", ROOT / "labs" / "ddp-scaling" / "recipe.py")
+    recipe = importlib.util.module_from_spec(spec)
+    sys.modules["ddp_recipe"] = recipe
+    spec.loader.exec_module(recipe)
+    costs = load_costs(ROOT / "labs" / "ddp-scaling")
+    owners = {
+        name: sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        for name, module in recipe.make_model().named_modules()
+    }
+    assert {cost.name: cost.elements for cost in costs.modules} == {name: size for name, size in owners.items() if size}
+    assert (costs.micro_batches, costs.images) == (recipe.MICRO_BATCHES, recipe.IMAGES)
+    assert costs.elements * 4 == pytest.approx(102.2e6, rel=1e-3)
+    assert load_fabric().nodes(8) == 2
