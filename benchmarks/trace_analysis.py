@@ -2,8 +2,8 @@
 
     python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 500 1000] [--no-peer] [--plot FILE.svg]
 
-The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down: ours into the
-whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed into an environment of
+The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down:
+ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed into an environment of
 its own (--peer-venv keeps it). Wall time and the peak of the summed resident memory of all processes are taken from outside.
 """
 

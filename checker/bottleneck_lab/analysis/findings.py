@@ -74,9 +74,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
-    """All that stands out, the costliest first."""
-    found = [finding for detect in DETECTORS for finding in detect(seen)]
-    return sorted(found, key=lambda f: -f.share_of_wall)
+    """All that stands out, the costliest first. Uneven steps beside a costlier finding are its echo, and are left out: they would bury it."""
+    found = sorted((finding for detect in DETECTORS for finding in detect(seen)), key=lambda f: -f.share_of_wall)
+    return [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
 
 
 def _finding(id_: str, title: str, evidence: str, cause: Bound, advice: str, share: float) -> Finding:

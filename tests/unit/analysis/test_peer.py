@@ -1,6 +1,6 @@
 """Agreement with Holistic Trace Analysis 0.6.1 on real captures, counted in its own way.
 
-The figures were read off the peer itself. Its way differs from ours on purpose (test_right.py shows where ours is right): starts are rounded up and ends down to µs,
+The figures were read off the peer itself. Its way differs from ours on purpose (test_right.py shows where ours is right): times are rounded inwards to µs,
 device rows are kept only when a host row with their correlation starts before the last ProfilerStep, the window runs from the first device row to the last,
 and waits drawn on a stream count as busy.
 """

@@ -1,0 +1,92 @@
+"""Which ceiling a kernel runs under: the machine's arithmetic or its memory (Williams, Waterman, Patterson 2009)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.trace.counters import KernelCounters
+from bottleneck_lab.trace.timeline import Timeline
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A device's ceilings: FLOP/s by precision, and bytes/s of its memory, as the vendor states them or as they were measured."""
+
+    name: str
+    flops: dict[str, float]
+    bytes_per_s: float
+
+    def balance(self, precision: str) -> float:
+        """FLOP a byte at which both ceilings meet."""
+        return self.flops[precision] / self.bytes_per_s
+
+
+MACHINES: tuple[Machine, ...] = (
+    Machine("V100", {"fp64": 7.8e12, "fp32": 15.7e12, "fp16": 125e12}, 900e9),
+    Machine("A100", {"fp64": 9.7e12, "fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12}, 2039e9),
+    Machine("H100", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 3350e9),
+    Machine("H200", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 4800e9),
+)
+"""From the vendor's data sheets (SXM forms, dense, without sparsity; A100 with 80 GB). fp16 stands for bf16 as well, on tensor cores."""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A kernel under its roofline. `intensity` is FLOP a byte of device memory; `ceiling_share` (0–1) is how near it comes to the ceiling above it."""
+
+    name: str
+    intensity: float
+    flops_per_s: float
+    bytes_per_s: float
+    bound: Literal["compute-bound", "memory-bound", "latency-bound"]
+    ceiling_share: float
+
+
+LATENCY_SHARE = 0.2
+"""Below this share of either ceiling neither is what holds the kernel back: too little parallelism, or waiting."""
+
+
+def place(
+    name: str, flop: float, moved_bytes: float, seconds: float, machine: Machine, precision: str = "fp32"
+) -> Placement:
+    """Places one kernel. ValueError when times or traffic are not positive: such a kernel has no place."""
+    if flop < 0 or moved_bytes <= 0 or seconds <= 0:
+        raise ValueError(f"a kernel needs positive time and traffic, not {seconds} s and {moved_bytes} bytes")
+    intensity = flop / moved_bytes
+    compute, memory = flop / seconds / machine.flops[precision], moved_bytes / seconds / machine.bytes_per_s
+    memory_side = intensity < machine.balance(precision)
+    share = memory if memory_side else compute
+    bound: Literal["compute-bound", "memory-bound", "latency-bound"] = (
+        "memory-bound" if memory_side else "compute-bound"
+    )
+    if max(compute, memory) < LATENCY_SHARE:
+        bound = "latency-bound"
+    return Placement(name, intensity, flop / seconds, moved_bytes / seconds, bound, share)
+
+
+def find_machine(device_name: str) -> Machine | None:
+    """The machine whose name stands in the device's, longest first; None for one that is not listed."""
+    return next((m for m in sorted(MACHINES, key=lambda m: -len(m.name)) if m.name in device_name), None)
+
+
+def counted_flop(kernel: KernelCounters) -> float:
+    """FLOP from ncu's instruction counts, a fused multiply-add being two; tensor-core instructions are not in these counters."""
+    total = 0.0
+    for letter in "hfd":
+        for operation, worth in (("add", 1), ("mul", 1), ("fma", 2)):
+            total += worth * kernel.metrics.get(
+                f"sm__sass_thread_inst_executed_op_{letter}{operation}_pred_on.sum", 0.0
+            )
+    return total
+
+
+def find_placements(timeline: Timeline, machine: Machine, precision: str = "fp32") -> list[Placement]:
+    """Every kernel of an ncu capture whose time and memory traffic were measured, longest first."""
+    found = []
+    for kernel in sorted(timeline.counters, key=lambda k: -k.duration_ns):
+        moved = kernel.metrics.get("dram__bytes.sum") or sum(
+            kernel.metrics.get(f"dram__bytes_{way}.sum", 0.0) for way in ("read", "write")
+        )
+        if moved > 0 and kernel.duration_ns > 0:
+            found.append(place(kernel.name, counted_flop(kernel), moved, kernel.duration_ns / 1e9, machine, precision))
+    return found
