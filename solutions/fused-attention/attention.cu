@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, dim == 64 ? 2 : 1)
         __syncthreads();  // this tile's keys are there, and nobody reads the buffer of the next ones any more
         if (tile + 1 < tiles) fetch<dim, kKeys>(keys + (tile + 1) % 2 * key_bytes, k + head, key + kKeys, seq);
         copy_commit();
-        if (tile == 0 || dim == 64) {  // with 64 columns two blocks share a multiprocessor: registers are dearer than reading again
+        if (tile == 0) {
 #pragma unroll
             for (int i = 0; i < dim / 16; ++i)
                 load_matrices(a[i], queries + place<dim>(warp * 16 + eight % 2 * 8 + within, i * 2 + eight / 2));
@@ -148,12 +148,13 @@ __global__ void __launch_bounds__(kThreads, dim == 64 ? 2 : 1)
                 }
             }
             if (ragged) {
+                const int start = key + lane % 4 * 2;  // of the keys before `own` (`other`) this lane's first (second) query sees all
+                const int own = (causal ? min(seq, row + 1) : seq) - start, other = (causal ? min(seq, row + 9) : seq) - start;
 #pragma unroll
                 for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const int column = key + j * 8 + lane % 4 * 2 + e % 2;
-                        if (column >= seq || (causal && column > row + e / 2 * 8)) s[j][e] = -INFINITY;
+                        if (j * 8 + e % 2 >= (e < 2 ? own : other)) s[j][e] = -INFINITY;
                     }
                 }
             }
