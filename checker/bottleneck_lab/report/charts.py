@@ -74,24 +74,24 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
 
 
 def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """One column a step, as high as the step was long; None for one or two, of which the mean says as much.
+    """One column a step, as high as what the step took on host and device; None for one or two, of which the mean says as much.
 
     More steps than fit are drawn in groups, each as high as its longest step: the slow one is what is looked for.
     """
     if len(steps) < 3:
         return None
     group = -(-len(steps) // MAX_COLUMNS)
-    longest = [max(steps[at : at + group], key=lambda step: step.duration_ns) for at in range(0, len(steps), group)]
-    top = max(step.duration_ns for step in longest) or 1
+    longest = [max(steps[at : at + group], key=lambda step: step.cost_ns) for at in range(0, len(steps), group)]
+    top = max(step.cost_ns for step in longest) or 1
     width = 1 / len(longest)
     columns = [
         tag(
             "rect",
-            tag("title", f"{step.name}: {words.format_duration(step.duration_ns)}"),
+            tag("title", f"{step.name}: {words.format_duration(step.cost_ns)}"),
             x=_percent(place * width),
-            y=COLUMN_HEIGHT * (1 - step.duration_ns / top),
+            y=COLUMN_HEIGHT * (1 - step.cost_ns / top),
             width=_percent(width * 0.94),
-            height=COLUMN_HEIGHT * step.duration_ns / top,
+            height=COLUMN_HEIGHT * step.cost_ns / top,
             class_="cat-range",
         )
         for place, step in enumerate(longest)

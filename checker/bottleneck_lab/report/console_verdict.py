@@ -23,7 +23,8 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
         _print_criterion(sheet, criterion)
     if verdict.prediction:
         sheet.heading("Predicted and measured")
-        _print_prediction(sheet, verdict.prediction)
+        sheet.line(words.describe_prediction(verdict), indent=1)
+        _print_gains(sheet, verdict.prediction)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)
     sheet.heading("How this was measured")
@@ -69,8 +70,7 @@ def _gauge_bar(sheet: Sheet, gauge: words.Gauge) -> str:
     return sheet.bar(low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target)
 
 
-def _print_prediction(sheet: Sheet, prediction: Prediction) -> None:
-    sheet.line(words.describe_prediction(prediction), indent=1)
+def _print_gains(sheet: Sheet, prediction: Prediction) -> None:
     end = max(prediction.predicted, prediction.measured or 0.0, 1.0)
     for name, gain in (("predicted", prediction.predicted), ("measured", prediction.measured)):
         if gain is not None:

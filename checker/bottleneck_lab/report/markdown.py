@@ -17,7 +17,7 @@ def render_verdict(verdict: Verdict) -> str:
         f"## {verdict.outcome}: {_plain(words.headline(verdict))}",
         f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}. {_plain(verdict.summary)}",
         _criteria_table(verdict.criteria),
-        words.describe_prediction(verdict.prediction) if verdict.prediction else "",
+        words.describe_prediction(verdict),
         _list("What to do next", verdict.advice),
         _list("Worth knowing", verdict.notes),
         _list("How this was measured", _circumstances(verdict)),

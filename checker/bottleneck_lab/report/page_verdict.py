@@ -68,7 +68,7 @@ def prediction_section(verdict: Verdict) -> Markup | None:
     if verdict.prediction is None:
         return None
     bars = charts.gain_bars(verdict.prediction.predicted, verdict.prediction.measured)
-    return section("prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict.prediction))
+    return section("prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict))
 
 
 def attempts_section(attempts: Sequence[Verdict]) -> Markup | None:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
 
@@ -139,13 +139,18 @@ def format_moment(moment: str) -> str:
     return re.sub(r"(\d)T(\d)", r"\1 \2", moment).replace("+00:00", " UTC")
 
 
-def describe_prediction(prediction: Prediction) -> str:
-    """Predicted beside measured gain, and how far apart they are."""
-    if prediction.measured is None:
-        return f"You predicted {prediction.predicted:.2f}x; the gain was not measured."
-    off = prediction.predicted / prediction.measured - 1 if prediction.measured > 0 else math.inf
+def describe_prediction(verdict: Verdict) -> str:
+    """Predicted beside measured gain: how far apart they are once the check passes, how far it has come before; empty without one."""
+    if verdict.prediction is None:
+        return ""
+    predicted, measured = verdict.prediction.predicted, verdict.prediction.measured
+    if measured is None:
+        return f"You predicted {predicted:.2f}x; the gain was not measured."
+    if verdict.outcome is not Outcome.PASS:
+        return f"You predicted {predicted:.2f}x; this attempt brings {measured:.2f}x."
+    off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
-    return f"You predicted {prediction.predicted:.2f}x and measured {prediction.measured:.2f}x: {near}."
+    return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
 
 
 def headline(verdict: Verdict) -> str:

@@ -76,7 +76,12 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
     ],
 )
 def test_predictions(predicted, measured, end):
-    assert words.describe_prediction(Prediction(predicted, measured)).endswith(end)
+    verdict = msgspec.structs.replace(made_up.passed(), prediction=Prediction(predicted, measured))
+    assert words.describe_prediction(verdict).endswith(end)
+
+
+def test_an_attempt_that_falls_short_is_no_wrong_prediction():
+    assert words.describe_prediction(made_up.slow()) == "You predicted 3.00x; this attempt brings 1.03x."
 
 
 @pytest.mark.parametrize(
