@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import SAID
+from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 
@@ -76,6 +77,17 @@ def describe_capture(summary: Summary) -> str:
     ranks = f" on each of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     each = f"{words.format_duration(summary.step_mean_ns)} each (spread {words.format_share(summary.step_spread)})"
     return f"{span}: {count} steps of {each}{ranks}, {events}"
+
+
+def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
+    """(operators by time of their own, costliest first; whether that is device time).
+
+    Those below a thousandth of the wall time are left out.
+    """
+    on_device = any(row.device_self_ns for row in summary.operators)
+    timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
+    costly = [(own, row) for own, row in timed if own > summary.wall_ns / 1000]
+    return [row for _, row in sorted(costly, key=lambda pair: -pair[0])], on_device
 
 
 def short_name(name: str) -> str:

@@ -9,7 +9,14 @@ from rich.console import Console
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import Part, describe_capture, device_label, short_name, wall_parts
+from bottleneck_lab.report.breakdown import (
+    Part,
+    costly_operators,
+    describe_capture,
+    device_label,
+    short_name,
+    wall_parts,
+)
 from bottleneck_lab.report.terminal import Sheet
 
 TOP = 5
@@ -129,15 +136,12 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_operators(sheet: Sheet, summary: Summary) -> None:
-    """The costliest operators, by device time where there is a device; none that takes less than a thousandth of the time."""
-    on_device = any(row.device_self_ns for row in summary.operators)
-    least = summary.wall_ns / 1000
-    rows = [(row.device_self_ns if on_device else row.self_ns, row.name, row.share) for row in summary.operators]
-    rows = sorted((row for row in rows if row[0] > least), reverse=True)[:TOP]
+    rows, on_device = costly_operators(summary)
     if rows:
         sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} time of their own")
-    for own, name, share in rows:
-        _print_named(sheet, name, share, words.format_duration(own))
+    for row in rows[:TOP]:
+        own = row.device_self_ns if on_device else row.self_ns
+        _print_named(sheet, row.name, row.share, words.format_duration(own))
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:

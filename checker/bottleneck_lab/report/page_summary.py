@@ -8,7 +8,7 @@ from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import charts, words
-from bottleneck_lab.report.breakdown import describe_capture, device_label, short_name, wall_parts
+from bottleneck_lab.report.breakdown import costly_operators, describe_capture, device_label, short_name, wall_parts
 from bottleneck_lab.report.markup import Markup, join, table, tag
 from bottleneck_lab.report.page_verdict import section
 
@@ -166,8 +166,7 @@ def operators_section(summary: Summary) -> Markup | None:
 
 
 def _operators(summary: Summary) -> Markup | None:
-    on_device = any(row.device_self_ns for row in summary.operators)
-    rows = sorted(summary.operators, key=lambda row: -(row.device_self_ns if on_device else row.self_ns))[:TOP]
+    rows, on_device = costly_operators(summary)
     head = ["operator", "calls", "share", "CPU, self", "CPU, total"]
     if on_device:
         head[3:3] = ["device, self", "device, total"]
@@ -180,7 +179,7 @@ def _operators(summary: Summary) -> Markup | None:
             words.format_duration(row.self_ns),
             words.format_duration(row.total_ns),
         ]
-        for row in rows
+        for row in rows[:TOP]
     ]
     by = "device" if on_device else "CPU"
     return _table(head, cells, f"Top operators, by {by} time of their own", numeric=range(1, len(head)))
