@@ -67,9 +67,9 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
         y = place * 30
         rows.append(tag("text", name, x=0, y=y + 16, class_="soft"))
         figure = "not measured" if gain is None else f"{gain:.2f}x"
-        width = 0.8 * (gain or 0.0) / end
-        rows.append(tag("rect", x="16%", y=y + 3, width=_percent(width), height=18, class_="fill-value"))
-        rows.append(tag("text", figure, x=_percent(0.17 + width), y=y + 16))
+        width = 0.6 * (gain or 0.0) / end
+        rows.append(tag("rect", x="24%", y=y + 3, width=_percent(width), height=18, class_="fill-value"))
+        rows.append(tag("text", figure, x=_percent(0.25 + width), y=y + 16))
     return tag("svg", tag("title", "Predicted and measured speed-up"), rows, role="img", height=56)
 
 
@@ -111,7 +111,7 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     results = [next((each for each in verdict.criteria if each.id == main.id), None) for verdict in attempts]
     gauges = [None if each is None else words.gauge(each) for each in results]
     end = max(gauge.end for gauge in gauges if gauge)
-    values = [gauge and gauge.value for gauge in gauges]
+    values = [gauge.value if gauge else None for gauge in gauges]
     across = [0.08 + 0.86 * (place + 0.5) / len(values) for place in range(len(values))]
     points = [
         (across[place], 130 - 110 * value / end, value, attempts[place])
