@@ -7,9 +7,11 @@ Otherwise reading goes on in one process.
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -56,7 +58,16 @@ def load_in_halves(path: Path) -> Timeline:
         finally:
             if guess is not None:
                 second.stop()
-        return assemble(columns, stream.metadata, path, stream.notes)
+        give_back()
+        timeline = assemble(columns, stream.metadata, path, stream.notes)
+        give_back()
+        return timeline
+
+
+def give_back() -> None:
+    """Hands freed memory back to the system. Without it glibc keeps the holes that millions of short-lived events left: several times what the tables take."""
+    with suppress(OSError, AttributeError):  # another C library has no such call
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _guess(file: IO[bytes], size: int) -> int | None:

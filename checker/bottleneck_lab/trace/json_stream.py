@@ -105,7 +105,7 @@ class EventStream:
         cut = None if final else _likely_boundary(buffer)
         if cut:
             with suppress(*_NOT_JSON):
-                return self._decode_piece(buffer[first:cut]), cut, False
+                return self._decode_piece(memoryview(buffer)[first:cut]), cut, False
         cut, end = scan(buffer)
         if end is not None:
             return self._decode_broken(buffer[first:end]), end + 1, True
@@ -115,8 +115,8 @@ class EventStream:
             return self._decode_broken(buffer[first:].rstrip(b" \t\r\n,")), len(buffer), True
         return [], 0, False
 
-    def _decode_piece(self, piece: bytes) -> list[Any]:
-        array = b"[" + piece + b"]"
+    def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:
+        array = b"".join((b"[", piece, b"]"))
         try:
             return self._decode(array)
         except msgspec.ValidationError:

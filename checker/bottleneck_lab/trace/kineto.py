@@ -493,15 +493,17 @@ def _first(preferred: Any, other: Any) -> Any:
 def _number(value: Any) -> int:
     """7, "7" and "stream 7" → 7; anything else → -1."""
     if isinstance(value, int):
-        return max(-1, min(value, 2**31 - 1))
+        return value if -1 <= value < 2**31 else -1
     found = re.search(r"\d{1,9}", str(value))
     return int(found.group()) if found else -1
 
 
 def _product(sizes: list[int] | None) -> int:
+    if not sizes:
+        return 0
     result = 1
-    for size in sizes or (0,):
-        result = min(result * max(size, 0), 2**62)
+    for size in sizes[:3]:
+        result *= size
     return result
 
 
