@@ -25,6 +25,7 @@ _TEMPLATE = Path(__file__).with_name("template")
 def check(
     labs: Annotated[list[str] | None, typer.Argument(help="Which labs; by default all.")] = None,
     static: Annotated[bool, typer.Option("--static", help="Look at the files only; measure nothing.")] = False,
+    no_variants: Annotated[bool, typer.Option("--no-variants", help="Measure starter and solution only.")] = False,
     device: DeviceName = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +44,9 @@ def check(
     for lab in chosen:
         rows.append(_row(lab.slug, "files", check_files(lab), json=json))
         if not static:
-            rows += [_row(lab.slug, what, wrong, json=json) for what, wrong in _measure(lab, device)]
+            rows += [
+                _row(lab.slug, what, wrong, json=json) for what, wrong in _measure(lab, device, no_variants=no_variants)
+            ]
     if json:
         print_json(rows)
     if any(row["problems"] for row in rows):
@@ -61,14 +64,14 @@ def _row(lab: str, what: str, problems: list[str], *, json: bool) -> dict[str, A
     return {"lab": lab, "what": what, "problems": problems}
 
 
-def _measure(lab: Lab, device: str | None) -> Iterator[tuple[str, list[str]]]:
+def _measure(lab: Lab, device: str | None, *, no_variants: bool) -> Iterator[tuple[str, list[str]]]:
     """Grade the starter, the solution and every variant by the very function that grades learners."""
     from bottleneck_lab.commands.ui import device_for
     from bottleneck_lab.workspace.lab_rules import variants
 
     chosen = device_for(lab, device)
     yield f"starter on {chosen}", _starter_problems(lab, _check(lab, lab.path, chosen))
-    for folder in (lab.solution, *variants(lab)):
+    for folder in (lab.solution, *([] if no_variants else variants(lab))):
         what = "solution" if folder == lab.solution else f"variant {folder.name}"
         yield f"{what} on {chosen}", _pass_problems(_check(lab, folder, chosen))
 

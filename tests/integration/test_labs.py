@@ -1,0 +1,68 @@
+"""Every lab, as shipped and as solved, measured on this machine by the function that grades learners."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
+LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
+TRIES = 3
+"""A machine that was busy may be asked again. A wrong answer may not."""
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory) -> Path:
+    """A user's home with the data set made once."""
+    folder = tmp_path_factory.mktemp("home")
+    make = [
+        sys.executable,
+        str(ROOT / "datasets" / "photos.py"),
+        "--root",
+        str(folder / "datasets" / "photos"),
+        "--progress",
+        "none",
+    ]
+    subprocess.run(make, check=True)
+    return folder
+
+
+def problems(slug: str, home: Path, *options: str) -> list[str]:
+    """What `lab dev check` finds wrong with a lab."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bottleneck_lab", "dev", "check", slug, "--json", *options],
+        env={**os.environ, "BOTTLENECK_LAB_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return [f"{row['what']}: {problem}" for row in json.loads(done.stdout) for problem in row["problems"]]
+
+
+def prove(slug: str, home: Path, *options: str) -> None:
+    for _ in range(TRIES):
+        found = problems(slug, home, *options)
+        if not any("INCONCLUSIVE" in problem or "too busy" in problem for problem in found):
+            break
+    assert not found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("slug", LABS)
+def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug, home):
+    prove(slug, home, "--no-variants")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("slug", LABS)
+def test_every_variant_passes(slug, home):
+    prove(slug, home)
