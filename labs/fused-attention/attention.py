@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,34 +18,49 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-CPU_COMMAND = ["g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-Wall", "-shared", "-fPIC"]
-CUDA_COMMAND = ["nvcc", "-O3", "-std=c++17", "-lineinfo", "-shared", "-Xcompiler", "-fPIC"]
+CPU_COMPILER = ["g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-Wall", "-fPIC"]
+CPU_LINKER = ["g++", "-fopenmp", "-shared"]
+CUDA_COMPILER = ["nvcc", "-O3", "-std=c++17", "-lineinfo", "-Xcompiler", "-fPIC"]
+CUDA_LINKER = ["nvcc", "-shared"]
+OWN_SYMBOLS = re.compile(
+    r"GOMP_\w+|omp_\w+|pthread_\w+|mem(cpy|set|move|cmp)|[cm]alloc|realloc|free|aligned_alloc|posix_memalign|abort|_Z(nw|na|dl|da)\w+|"
+    r"_ZNK?St\w+|_ZSt\w+|_ZT[VIS]\w+|__cxa_\w+|__gxx_personality_v0|_Unwind_\w+|__stack_chk_fail|__tls_get_addr|__dso_handle|__cpu_\w+|"
+    r"_GLOBAL_OFFSET_TABLE_|__assert_fail|atexit|s?n?printf|fprintf|puts|stderr|(exp2?|expm1|log2?|log1p|pow|sqrt|tanh|fma|fmax|fmin|ldexp|l?l?rint|l?l?round|"
+    r"floor|ceil|trunc|scalbl?n)[fl]?|(__)?cuda\w+|__fatbinwrap\w*"
+)
 POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
 
 
-def build(source: Path, command: list[str]) -> ctypes.CDLL:
+def build(source: Path, compiler: list[str], linker: list[str]) -> ctypes.CDLL:
     """The kernel as a loaded library. Compiled once for each source, command and machine; a compiler's complaint is raised as it stands."""
-    machine = f"{platform.machine()} {platform.processor()} {_cpu_flags()}"
-    key = hashlib.sha256("\0".join([source.read_text(encoding="utf-8"), machine, *command]).encode()).hexdigest()[:24]
+    parts = [source.read_text(encoding="utf-8"), platform.machine(), _cpu_flags(), *compiler, *linker]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"attention-{os.getuid()}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"attention-{key}.so"
     if not library.exists():
-        fresh = (
-            folder / f"{library.name}.{os.getpid()}"
-        )  # renamed when whole: another process never loads half a library
-        done = subprocess.run(
-            [*command, source.name, "-o", fresh],
-            cwd=source.parent,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
-        fresh.replace(library)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            kernel, fresh = Path(scratch) / "kernel.o", Path(scratch) / library.name
+            _run([*compiler, "-c", source.name, "-o", kernel], source)
+            _refuse_libraries(source, kernel)
+            _run([*linker, kernel, "-o", fresh], source)
+            fresh.replace(library)  # renamed when whole: another process never loads half a library
     return ctypes.CDLL(str(library))
+
+
+def _run(command: list, source: Path) -> None:
+    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
+
+
+def _refuse_libraries(source: Path, kernel: Path) -> None:
+    """The kernel is the exercise: what it calls must be the language's own, OpenMP's, or the CUDA runtime's."""
+    names = subprocess.run(["nm", "-u", kernel], capture_output=True, text=True, timeout=60, check=True).stdout.split()[
+        1::2
+    ]
+    if foreign := sorted(name for name in names if not OWN_SYMBOLS.fullmatch(name)):
+        raise RuntimeError(f"{source.name} calls {', '.join(foreign[:5])}: write the kernel without libraries.")
 
 
 def _cpu_flags() -> str:
@@ -62,7 +78,7 @@ def load(device: str):
 
 
 def _load_cpu():
-    forward = build(HERE / "attention.cpp", CPU_COMMAND).attention_forward
+    forward = build(HERE / "attention.cpp", CPU_COMPILER, CPU_LINKER).attention_forward
     forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5, None
 
     def attention(q, k, v, causal, threads=1):
@@ -95,8 +111,8 @@ def _load_cuda():
     else:
         major, minor = torch.cuda.get_device_capability()
         arch = f"{major}{minor}" + ("a" if major == 9 else "")  # 90a: Hopper's own instructions
-        command = [*CUDA_COMMAND, "-gencode", f"arch=compute_{arch},code=sm_{arch}"]
-        forward = build(HERE / "attention.cu", command).attention_forward
+        target = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+        forward = build(HERE / "attention.cu", [*CUDA_COMPILER, *target], [*CUDA_LINKER, *target]).attention_forward
         forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5 + [POINTERS], NUMBERS
 
         def launch(q, k, v, out, causal):

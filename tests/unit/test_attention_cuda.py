@@ -35,8 +35,12 @@ def emulated(source: str) -> str:
     """The kernel's source with the emulator in place of its instructions, its launch and its shared memory."""
     source = re.sub(r"#include <cuda_\w+\.h>\n", "", source)
     source = re.sub(r"// ---- The instructions.*?(?=// ---- The kernel)", "", source, flags=re.DOTALL)
-    source = re.sub(r"extern __shared__ __align__\(128\) (\w+) shared\[\];", r"\1* const shared = emulator::shared<\1>();", source)
-    source = re.sub(r"(attention_kernel<T, dim>)<<<(.+?)>>>\((.*?)\);", r"emulator::launch([=] { \1(\3); }, \2);", source)
+    source = re.sub(
+        r"extern __shared__ __align__\(128\) (\w+) shared\[\];", r"\1* const shared = emulator::shared<\1>();", source
+    )
+    source = re.sub(
+        r"(attention_kernel<T, dim>)<<<(.+?)>>>\((.*?)\);", r"emulator::launch([=] { \1(\3); }, \2);", source
+    )
     return f'#include "{EMULATOR}"\n{source}'
 
 
@@ -81,7 +85,13 @@ def run(library, q, k, v, *, causal, bf16, eager=0, backwards=0):
 
 @pytest.mark.parametrize(
     ("seq", "dim", "causal", "bf16"),
-    [(1, 64, True, False), (65, 64, False, True), (129, 128, True, False), (200, 64, True, True), (150, 128, False, True)],
+    [
+        (1, 64, True, False),
+        (65, 64, False, True),
+        (129, 128, True, False),
+        (200, 64, True, True),
+        (150, 128, False, True),
+    ],
 )
 def test_answers_are_as_exact_as_the_format_allows(kernel, seq, dim, causal, bf16):
     rng = np.random.default_rng(seq)
@@ -89,7 +99,9 @@ def test_answers_are_as_exact_as_the_format_allows(kernel, seq, dim, causal, bf1
     got = values(run(kernel[1], q, k, v, causal=causal, bf16=bf16), bf16)
     truth = JUDGE.exact(*(values(x, bf16) for x in (q, k, v)), causal)
     assert np.isfinite(got).all()
-    assert np.abs(got - truth).max() <= JUDGE.ERROR_FLOOR["bf16" if bf16 else "fp16"] * np.abs(values(v, bf16)).max() / 2
+    assert (
+        np.abs(got - truth).max() <= JUDGE.ERROR_FLOOR["bf16" if bf16 else "fp16"] * np.abs(values(v, bf16)).max() / 2
+    )
 
 
 @pytest.mark.parametrize("kind", JUDGE._KINDS)
@@ -105,7 +117,9 @@ def test_no_barrier_and_no_wait_is_missing(kernel):
     """The order of threads and the moment of an asynchronous copy change nothing, to the bit."""
     rng = np.random.default_rng(7)
     q, k, v = (bits(rng.standard_normal((1, 257, 64), dtype=np.float32), False) for _ in range(3))
-    answers = [run(kernel[1], q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes() for e in (0, 1) for b in (0, 1)]
+    answers = [
+        run(kernel[1], q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes() for e in (0, 1) for b in (0, 1)
+    ]
     assert len(set(answers)) == 1
 
 
@@ -121,7 +135,11 @@ def test_the_emulation_notices_a_missing_wait(tmp_path):
     """What the other tests rely on: without its waits the solution gives another answer."""
     source = SOURCES["solution"].read_text().replace("copy_wait<1>();", "")
     (tmp_path / "kernel.cpp").write_text(emulated(source))
-    subprocess.run(["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", tmp_path / "kernel.cpp", "-o", tmp_path / "kernel.so"], check=True, timeout=120)
+    subprocess.run(
+        ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", tmp_path / "kernel.cpp", "-o", tmp_path / "kernel.so"],
+        check=True,
+        timeout=120,
+    )
     library = ctypes.CDLL(str(tmp_path / "kernel.so"))
     library.emulator_outside.restype = ctypes.c_long
     q, k, v = (bits(np.random.default_rng(1).standard_normal((1, 65, 64), dtype=np.float32), False) for _ in range(3))

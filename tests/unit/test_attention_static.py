@@ -1,0 +1,174 @@
+"""Compilers found and run, and machine code read: from recorded text everywhere, from a real compiler where there is one."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.capture import compilers
+from bottleneck_lab.capture.compilers import compile_cubin, compile_library, complaint, find_tool, require_tool
+from bottleneck_lab.capture.static_check import check_cubin, check_source, describe, occupancy, read_reports
+from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "labs" / "fused-attention"
+SOLUTION = ROOT / "solutions" / "fused-attention"
+
+needs_nvcc = pytest.mark.skipif(find_tool("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
+needs_gxx = pytest.mark.skipif(find_tool("g++") is None, reason="needs g++")
+needs_disassembler = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm, which comes with Triton")
+
+RESOURCES = """
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function slow:
+  REG:40 STACK:16 SHARED:5120 LOCAL:0 CONSTANT[0]:560 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+SASS = """
+\tcode for sm_90a
+\t\tFunction : slow
+\t.headerflags\t@"EF_CUDA_SM90"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;              /* 0x00000a00ff017b82 */
+        /*0010*/                   LDG.E R2, desc[UR4][R2.64] ;        /* 0x0000000402027981 */
+        /*0020*/              @!P0 LDG.E.128.CONSTANT R4, [R2.64] ;    /* 0x0000000402027981 */
+        /*0030*/                   LDG.E.U16 R4, [R2.64] ;
+        /*0040*/                   LDGSTS.E.BYPASS.128 [R9], [R2.64] ;
+        /*0050*/             @!UP0 STL.64 [R1], R4 ;
+        /*0060*/                   LDL R4, [R1] ;
+        /*0070*/                   HGMMA.64x64x16.F32 R24, gdesc[UR4] ;
+        /*0080*/                   NOP ;
+"""
+ELF = """
+.nv.info.slow
+\t<0x1>
+\tAttribute:\tEIATTR_MAX_THREADS
+\tFormat:\tEIFMT_SVAL
+\tValue:\t0x80 0x2 0x1
+"""
+
+
+def test_machine_code_is_read_into_rows():
+    (report,) = read_reports(RESOURCES, SASS, ELF)
+    assert (report.name, report.arch, report.registers, report.stack_bytes) == ("slow", "90a", 40, 16)
+    assert report.shared_bytes == 4096  # without the system's KiB
+    assert report.max_threads == 256
+    assert report.global_load_bytes == {16: 1, 4: 1, 2: 1}
+    assert report.async_copies == {16: 1}
+    assert report.tensor_core == {"HGMMA": 1}
+    assert (report.local_loads, report.local_stores) == (1, 1)
+    assert report.instructions == 8
+
+
+def test_code_without_a_kernel_is_refused():
+    with pytest.raises(CaptureError, match="no kernel"):
+        read_reports("", "code for sm_80")
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "shared", "threads", "blocks", "limit"),
+    [
+        ("90a", 32, 0, 1024, 2, "registers"),  # 64 warps are full
+        ("90", 168, 0, 384, 1, "registers"),
+        ("80", 255, 0, 128, 2, "registers"),
+        ("80", 64, 100 << 10, 128, 1, "shared memory"),
+        ("80", 128, 48 << 10, 256, 2, "registers"),
+        ("75", 16, 0, 1024, 1, "threads"),
+        ("90", 16, 0, 32, 32, "blocks"),
+    ],
+)
+def test_occupancy_by_the_published_limits(arch, registers, shared, threads, blocks, limit):
+    fit = occupancy(arch, registers, shared, threads)
+    assert (fit.blocks, fit.limit) == (blocks, limit)
+
+
+def test_an_unknown_architecture_is_said_to_be_unknown():
+    with pytest.raises(CaptureError, match="sm_42"):
+        occupancy("42", 32, 0, 128)
+
+
+@needs_gxx
+def test_a_library_is_compiled_once_and_whole(tmp_path):
+    source = tmp_path / "kernel.cpp"
+    source.write_text('extern "C" int two() { return 2; }\n')
+    first = compile_library(source, ["-O1"], tmp_path / "cache")
+    stamp = first.stat().st_mtime_ns
+    assert compile_library(source, ["-O1"], tmp_path / "cache") == first
+    assert first.stat().st_mtime_ns == stamp
+    assert compile_library(source, ["-O2"], tmp_path / "cache") != first
+    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".so", ".so"]
+
+
+@needs_gxx
+def test_an_error_is_shown_with_the_learners_own_line(tmp_path):
+    source = tmp_path / "kernel.cpp"
+    source.write_text("int one = 1;\nint two = missing;\n")
+    with pytest.raises(UsageError, match=r"kernel.cpp, line 2: .*missing.*\n    int two = missing;"):
+        compile_library(source, [], tmp_path / "cache")
+
+
+def test_complaints_of_nvcc_are_read_too(tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("a\nb\nint x = y;\n")
+    output = 'kernel.cu(3): error: identifier "y" is undefined\n1 error detected in the compilation of "kernel.cu".\n'
+    assert 'kernel.cu, line 3: identifier "y" is undefined\n    int x = y;' in complaint(source, output)
+    many = "".join(f"kernel.cu({i % 3 + 1}): error: no\n" for i in range(9))
+    assert "… and 4 more" in complaint(source, many)
+    assert "does not compile: nvlink says no" in complaint(source, "nvlink says no")
+
+
+def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(compilers, "_folders", lambda: iter(()))
+    with pytest.raises(MachineError) as caught:
+        require_tool("nvcc")
+    assert "bottleneck-lab[nvcc]" in caught.value.remedy
+
+
+@needs_nvcc
+@needs_disassembler
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, tmp_path):
+    shipped, solution = (check_source(folder / "attention.cu", arch, tmp_path) for folder in (LAB, SOLUTION))
+    assert len(shipped) == len(solution) == 4  # two formats, two head dimensions
+    for report in shipped:
+        assert report.widest_load_bytes == 4
+        assert any("4 bytes" in sentence for sentence in describe(report))
+    for report in solution:
+        assert set(report.async_copies) == {16}
+        assert report.tensor_core["HMMA"] >= 64
+        assert report.local_loads + report.local_stores <= 4
+        assert report.max_threads == 256
+        assert report.occupancy().blocks >= 1
+
+
+@needs_nvcc
+def test_a_mistake_in_cuda_code_names_its_line(tmp_path):
+    source = tmp_path / "attention.cu"
+    source.write_text("__global__ void kernel() {\n    missing();\n}\n")
+    with pytest.raises(UsageError, match=r"attention.cu, line 2: .*\n    missing\(\);"):
+        compile_cubin(source, "80", tmp_path / "cache")
+
+
+@needs_disassembler
+@pytest.mark.parametrize(("folder", "tensor_cores"), [(LAB, False), (SOLUTION, True)], ids=["shipped", "solution"])
+def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_cores, tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # else Triton warns that its default will change
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    spec = importlib.util.spec_from_file_location("attention_triton", folder / "attention_triton.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    constants = {"causal": True, "dim": 64, "tile_queries": module.QUERIES, "tile_keys": module.KEYS}
+    arguments = dict.fromkeys(("q", "k", "v", "out"), "*fp16") | {"seq": "i32", "scale": "fp32"}
+    kernel = ASTSource(
+        fn=module.attention_kernel, signature=arguments | dict.fromkeys(constants, "constexpr"), constexprs=constants
+    )
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(triton.compile(kernel, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"])
+    (report,) = check_cubin(cubin)
+    assert bool(report.tensor_core_instructions) == tensor_cores
