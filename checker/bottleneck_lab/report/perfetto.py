@@ -20,6 +20,10 @@ from bottleneck_lab.errors import CaptureError, MachineError
 
 ORIGIN = "https://ui.perfetto.dev"
 PORT = 9001
+PERMISSION = (
+    "The browser asks whether ui.perfetto.dev may reach this device: it fetches the trace from here, so allow it."
+)
+"""Chrome from version 142 on asks before a public page may reach this machine (Local Network Access)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
 def explain_by_hand(trace: Path) -> list[str]:
     """How to look at a trace without this server: what to open, and which file to choose there."""
     return [
-        f"Open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this machine.",
+        PERMISSION,
+        f"Or open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this machine.",
         f"Or open chrome://tracing in Chrome or Chromium, press 'Load' and select {trace}.",
     ]
 
