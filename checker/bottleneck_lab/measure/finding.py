@@ -176,13 +176,17 @@ class Truth:
 
 
 def estimate_shares(captures: Sequence[Capture]) -> dict[str, Share]:
-    """Mean and uncertainty of every operator's share over captures. With two captures or fewer nothing is certain."""
+    """Median and uncertainty of every operator's share over captures. With two captures or fewer nothing is certain.
+
+    Medians, and the spread from the median absolute deviation: a capture that another program disturbed must not count.
+    """
     names = {name for capture in captures for name in capture.operators}
     found = {}
     for name in names:
         seen = [capture.operators[name].share if name in capture.operators else 0.0 for capture in captures]
-        spread = statistics.stdev(seen) if len(seen) > 2 else 1.0
-        found[name] = Share(name, statistics.fmean(seen), _student(len(seen)) * spread / math.sqrt(len(seen)))
+        middle = statistics.median(seen)
+        spread = 1.4826 * statistics.median(abs(share - middle) for share in seen) if len(seen) > 2 else 1.0
+        found[name] = Share(name, middle, _student(len(seen)) * spread / math.sqrt(len(seen)))
     return found
 
 
@@ -469,7 +473,7 @@ def _find_truth(
     """Raises VerifierFault when the shares are not known well enough in the time there is."""
     settings, began = context.settings, time.monotonic()
     passes, precision = int(settings["passes"]), float(settings.get("precision", 0.01))
-    least, most = int(settings.get("least_captures", 4)), int(settings.get("most_captures", 20))
+    least, most = int(settings.get("least_captures", 5)), int(settings.get("most_captures", 20))
 
     def capture(job: str) -> Capture:
         pixels = judge.make_inputs(generator, context.data, settings)
@@ -477,9 +481,9 @@ def _find_truth(
 
     cold, captures = capture("cold"), [capture("warm")]
     while len(captures) < least or not known(estimate_shares(captures), precision):
-        if len(captures) == most:
+        if len(captures) == most or time.monotonic() - began > float(settings.get("max_s", 180)):
             raise VerifierFault(
-                f"After {most} captures the operators' shares are still uncertain by more than {precision:.0%}: this machine is too busy.",
+                f"After {len(captures)} captures the operators' shares are still uncertain by more than {precision:.0%}: this machine is too busy.",
                 "Close other programs and check again.",
             )
         context.progress("capturing the workload", 0.1 + 0.7 * len(captures) / most)
