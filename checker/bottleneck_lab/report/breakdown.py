@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,6 @@ from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 
-EXPLAINED = {
-    "compute": "the device did its work: what is listed below",
-    "communication": "the device only communicated, with no computation beside it",
-    "copy": "the device only copied, with no computation beside it",
-    **{f"idle-{cause}": said for cause, said in SAID.items()},
-}
-
 
 @dataclass(frozen=True)
 class Part:
@@ -27,13 +21,9 @@ class Part:
     key: str
     label: str
     colour: str
+    explained: str
     ns: int
     share: float
-
-    @property
-    def explained(self) -> str:
-        """What the device, or the host, did in it: half a sentence."""
-        return EXPLAINED[self.key]
 
     @property
     def cause(self) -> str:
@@ -41,22 +31,47 @@ class Part:
         return self.key.removeprefix("idle-") if self.key.startswith("idle-") else ""
 
 
+Kind = tuple[str, str, str, str]
+"""Key, label, colour and explanation of a part."""
+
+
 def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
-    """Computing, exposed communication, exposed copies and idle time by cause, largest first. They sum to the devices' wall time."""
-    times: dict[tuple[str, str, str], int] = {}
+    """Computing, exposed communication, exposed copies and idle time by cause, largest first.
+
+    They sum to the devices' wall time.
+    """
+    times: Counter[Kind] = Counter()
     for use in devices:
-        _add(times, ("compute", "running operators" if use.is_cpu else "computing", "cat-kernel"), use.compute_ns)
-        _add(times, ("communication", "communicating only", "cat-communication"), use.exposed_communication_ns)
-        _add(times, ("copy", "copying only", "cat-copy"), use.exposed_copy_ns)
+        times[_COMPUTE_ON_CPU if use.is_cpu else _COMPUTE] += use.compute_ns
+        times[_COMMUNICATION] += use.exposed_communication_ns
+        times[_COPY] += use.exposed_copy_ns
         for part in use.gap_causes:
-            _add(times, (f"idle-{part.cause}", f"idle: {part.cause}", f"gap-{part.cause}"), part.idle_ns)
+            times[_idle(part.cause, on_cpu=use.is_cpu)] += part.idle_ns
     wall = sum(use.wall_ns for use in devices) or 1
-    parts = [Part(*key, ns, ns / wall) for key, ns in times.items() if ns]
-    return sorted(parts, key=lambda part: -part.ns)
+    return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
 
 
-def _add(times: dict[tuple[str, str, str], int], key: tuple[str, str, str], ns: int) -> None:
-    times[key] = times.get(key, 0) + ns
+_COMPUTE = ("compute", "computing", "cat-kernel", "the device did its work: what is listed below")
+_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators ran: those listed below")
+_COMMUNICATION = (
+    "communication",
+    "communicating only",
+    "cat-communication",
+    "the device only communicated, with no computation beside it",
+)
+_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation beside it")
+
+
+def _idle(cause: str, *, on_cpu: bool) -> Kind:
+    """On a CPU nothing is launched: what delays the next operator is the Python between them."""
+    if on_cpu and cause == "launch":
+        return (
+            f"idle-{cause}",
+            "between operators",
+            f"gap-{cause}",
+            "no operator ran: Python and other work between them",
+        )
+    return f"idle-{cause}", f"idle: {cause}", f"gap-{cause}", SAID[cause]
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
@@ -92,7 +107,7 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
 
 def short_name(name: str) -> str:
     """A C++ kernel name without return type, template arguments and parameters; any other name as it is."""
-    if "<" not in name and not name.startswith("void "):
+    if "::" not in name and not name.startswith("void "):
         return name
     cut = name.removeprefix("void ").replace("(anonymous namespace)", "anonymous")
     depth, kept = 0, []

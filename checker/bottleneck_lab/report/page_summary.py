@@ -201,12 +201,12 @@ def _kernels(summary: Summary) -> Markup | None:
 
 
 def _lines(summary: Summary) -> Markup | None:
-    rows = sorted(summary.lines, key=lambda row: -(row.device_ns or row.host_ns))[:TOP]
-    cells = [
-        [_name(row.line), f"{row.calls:,}", words.format_duration(row.device_ns), words.format_duration(row.host_ns)]
-        for row in rows
-    ]
-    return _table(["line", "calls", "device", "CPU"], cells, "Your lines of Python", numeric=range(1, 4))
+    on_device = any(row.device_ns for row in summary.lines)
+    rows = sorted(summary.lines, key=lambda row: -(row.device_ns if on_device else row.host_ns))[:TOP]
+    times = (lambda row: (row.device_ns, row.host_ns)) if on_device else (lambda row: (row.host_ns,))
+    cells = [[_name(row.line), f"{row.calls:,}", *map(words.format_duration, times(row))] for row in rows]
+    head = ["line", "calls", *(["device"] if on_device else []), "CPU"]
+    return _table(head, cells, "Your lines of Python", numeric=range(1, 4))
 
 
 def _syncs(summary: Summary) -> Markup | None:

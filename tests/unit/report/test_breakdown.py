@@ -1,0 +1,31 @@
+"""The parts of the wall time are all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bottleneck_lab.analysis.device import find_device_uses
+from bottleneck_lab.report.breakdown import wall_parts
+from bottleneck_lab.trace.timeline import DeviceTable, make_table
+
+from . import made_up_capture
+
+
+def test_the_parts_sum_to_the_wall_time():
+    uses = find_device_uses(made_up_capture.capture())
+    parts = wall_parts(uses)
+    assert sum(part.ns for part in parts) == sum(use.wall_ns for use in uses)
+    assert [part.ns for part in parts] == sorted((part.ns for part in parts), reverse=True)
+    assert all(part.explained for part in parts)
+
+
+def test_on_a_cpu_nothing_is_launched():
+    timeline = replace(made_up_capture.capture(), device=make_table(DeviceTable))
+    labels = {part.label for part in wall_parts(find_device_uses(timeline))}
+    assert "running operators" in labels
+    assert "between operators" in labels
+    assert "idle: launch" not in labels
+
+
+def test_no_device_has_no_parts():
+    assert wall_parts([]) == []
