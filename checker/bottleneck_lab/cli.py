@@ -80,6 +80,7 @@ _authors = typer.Typer(
 )
 _register(_authors, None, "check", dev.check, dev.CHECK_EXAMPLE)
 _register(_authors, None, "new", dev.new, dev.NEW_EXAMPLE)
+_register(_authors, None, "key", dev.key, dev.KEY_EXAMPLE)
 app.add_typer(_authors, name="dev", rich_help_panel="For authors")
 
 

@@ -392,6 +392,19 @@ class TestCheck:
             assert Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
             assert not [path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))]
 
+    def test_a_runner_signs_its_verdict_and_anybody_can_verify_it(self, checked):
+        learner, _ = checked
+        place, key, verdict = learner.folder / "signed", learner.folder / "runner.pem", learner.folder / "verdict.json"
+        assert learner.lab("start", "crashes", str(place)).returncode == 0
+        assert learner.lab("dev", "key", str(key)).returncode == 0
+        done = learner.lab("check", "--json", "--sign", str(key), at=place)
+        assert json.loads(done.stdout)["attestation"] == "verified"
+        verdict.write_text(done.stdout, encoding="utf-8")
+        public = f"{key}.pub"
+        assert learner.lab("verify", str(verdict), "--key", public).returncode == 0
+        verdict.write_text(done.stdout.replace("FAIL", "PASS"), encoding="utf-8")
+        assert learner.lab("verify", str(verdict), "--key", public).returncode == 1
+
     def test_the_solution_passes_and_the_prediction_stands_beside_the_gain(self, checked):
         learner, _ = checked
         place = learner.folder / "slow é"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +18,24 @@ if TYPE_CHECKING:
 EXAMPLE = "lab check --json"
 
 
-def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = False) -> None:
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign",
+        help="A runner's private key (`lab dev key`): the verdict is signed as 'verified'.",
+        show_default=False,
+    ),
+]
+
+
+def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = False, sign: Sign = None) -> None:
     """Measure your work and get a verdict.
 
     Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
     """
     from bottleneck_lab.commands.ui import console, here, note, print_json
 
-    attempt = check_here(here(), device, no_wait=no_wait)
+    attempt = check_here(here(), device, no_wait=no_wait, key_file=sign)
     if json:
         print_json(attempt.verdict)
     else:
@@ -36,10 +46,16 @@ def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = Fal
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
 
-def check_here(workspace: Workspace, device: str | None = None, *, no_wait: bool = False) -> Attempt:
-    """Check the workspace as it is at this moment, and record the verdict with what was handed in."""
+def check_here(
+    workspace: Workspace, device: str | None = None, *, no_wait: bool = False, key_file: Path | None = None
+) -> Attempt:
+    """Check the workspace as it is at this moment, and record the verdict with what was handed in.
+
+    With a runner's private key, the verdict is signed. The key is read before anything is measured, and never by a worker.
+    """
     from bottleneck_lab.capture.doctor import require_torch
     from bottleneck_lab.commands.ui import device_for, waiting
+    from bottleneck_lab.grading.attest import load_private_key, sign
     from bottleneck_lab.workspace.attempts import record, submission
     from bottleneck_lab.workspace.progress import note_attempt
 
@@ -47,8 +63,10 @@ def check_here(workspace: Workspace, device: str | None = None, *, no_wait: bool
     require_torch()
     lab = workspace.lab
     chosen = device_for(lab, device, workspace.info.device)
+    key = load_private_key(key_file) if key_file else None
     with workspace.working("lab check", wait=not no_wait, on_wait=waiting), submission(workspace, lab) as folder:
         verdict = _measure(workspace, folder, chosen)
+        verdict = sign(verdict, key) if key else verdict
         attempt = record(workspace, verdict, folder)
     note_attempt(lab.slug, str(workspace.root), verdict.outcome.value)
     return attempt

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bottleneck_lab.grading.verdict import Verdict
 
 CHECK_EXAMPLE = "lab dev check dataloader --static"
+KEY_EXAMPLE = "lab dev key runner.pem"
 NEW_EXAMPLE = "lab dev new my-lab --into ."
 
 _TEMPLATE = Path(__file__).with_name("template")
@@ -163,3 +164,15 @@ def _copy(source: Path, target: Path, slug: str) -> None:
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(path.read_text(encoding="utf-8").replace("SLUG", slug), encoding="utf-8")
+
+
+def key(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one goes beside it.")],
+) -> None:
+    """Make a runner's signing key, for `lab check --sign` and `lab verify --key`."""
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.grading.attest import generate_key
+
+    public = generate_key(file)
+    say(f"private  {file}   (keep it on the runner, readable by nobody else)")
+    say(f"public   {public}   (publish it)")

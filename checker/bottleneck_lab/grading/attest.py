@@ -220,10 +220,10 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(_read_secret(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{path} is not an unencrypted private key in PEM form.", "Make one with `lab cohort`."
+            f"{path} is not an unencrypted private key in PEM form.", "Make one with `lab dev key`."
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", "Make one with `lab cohort`.")
+        raise UsageError(f"{path} is a key of another kind than Ed25519.", "Make one with `lab dev key`.")
     return key
 
 
