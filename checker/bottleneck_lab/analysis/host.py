@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Timeline, take
+from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline, take
 
 _INPUT_RANGE = re.compile(
     r"^(?:enumerate\(DataLoader\)#|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)[ _-]?(?:wait|load(?:ing|er)?|fetch(?:ing)?|prep\w*|time|next)"
@@ -37,6 +38,13 @@ ALLOCATION_CALL = re.compile(
 )
 COPY_CALL = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*Async", re.IGNORECASE)
 SYNC_OPERATOR = re.compile(r"^(?:aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal)|cudaDeviceSynchronize)$")
+
+
+class Named(Protocol):
+    """Any table with names."""
+
+    @property
+    def name(self) -> SmallInts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
     return threads[counts.argmax() : counts.argmax() + 1] if len(threads) else threads
 
 
-def named(timeline: Timeline, table: HostTable | DeviceTable, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """A mask of the rows whose name matches. Each distinct name is looked at once."""
     used = np.flatnonzero(np.bincount(table.name, minlength=1))
     matches = np.zeros(len(timeline.strings) + 1, dtype=bool)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, take
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -41,10 +41,22 @@ class LineRow(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class CallTable:
+    """What is needed of a row once it has its place in the tree."""
+
+    start: Ints
+    end: Ints
+    name: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
 class CallTree:
     """Operators, runtime calls and Python frames of all threads nested together. `layer` says which a row is."""
 
-    table: HostTable
+    table: CallTable
     layer: NDArray[np.int8]
     tree: Tree
     device_ns: Ints
@@ -72,31 +84,31 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     )[missing]
     found = owner >= 0
     device_ns = np.bincount(owner[found], weights=duration[found], minlength=len(table)).astype(np.int64)
-    return CallTree(table, layer, nest(table), device_ns)
+    return CallTree(CallTable(table.start, table.end, table.name), layer, nest(table), device_ns)
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
     """The operators by device self time, or by self time on the host where there is no device; the largest `top`."""
-    rows = np.flatnonzero(calls.layer == OPERATOR)
-    if not len(rows):
+    is_operator = calls.layer == OPERATOR
+    if not is_operator.any():
         return []
-    table, duration = calls.table, calls.table.end - calls.table.start
-    names = table.name[rows]
     parent = _nearest(calls, OPERATOR)
-    inside = np.bincount(
-        parent[rows][parent[rows] >= 0], weights=duration[rows][parent[rows] >= 0], minlength=len(table)
-    )
-    own = np.maximum(duration - inside.astype(np.int64), 0)
-    device_own = _gathered(calls, parent)
-    device_all = calls.tree.with_children(calls.device_ns)
-    outermost = ~_inside_same_name(calls, parent)[rows]
+    outermost = is_operator & ~_inside_same_name(calls, parent)
+    duration = calls.table.end - calls.table.start
     count = len(timeline.strings)
 
-    def by_name(values: Ints) -> Ints:
-        return np.bincount(names, weights=values, minlength=count).astype(np.int64)
+    def by_name(values: Ints, wanted: NDArray[np.bool_]) -> Ints:
+        """Sums by name; whole numbers below 2⁵³ are exact in the doubles of bincount. One column at a time is all that is ever held."""
+        return np.bincount(calls.table.name[wanted], weights=values[wanted], minlength=count).astype(np.int64)
 
-    sums = [by_name(v) for v in (own[rows], duration[rows] * outermost, device_own[rows], device_all[rows] * outermost)]
-    times = np.bincount(names, minlength=count)
+    total = by_name(duration, outermost)
+    child = is_operator & (parent >= 0)
+    np.subtract.at(duration, parent[child], (calls.table.end - calls.table.start)[child])
+    own = by_name(np.maximum(duration, 0), is_operator)
+    del duration, child
+    device_own = by_name(_gathered(calls, parent), is_operator)
+    sums = [own, total, device_own, by_name(calls.tree.with_children(calls.device_ns), outermost)]
+    times = np.bincount(calls.table.name[is_operator], minlength=count)
     ranking = sums[2] if len(timeline.device) else sums[0]
     whole = max(int(ranking.sum()), 1)
     best = [i for i in np.argsort(-ranking, kind="stable")[:top].tolist() if times[i]]

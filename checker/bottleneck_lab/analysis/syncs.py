@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host import SYNC_CALL, named
-from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTree
+from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTable, CallTree
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import HostTable, Timeline, take
+from bottleneck_lab.trace.timeline import HostTable, Timeline
 
 
 class SyncRow(msgspec.Struct, frozen=True):
@@ -27,7 +27,8 @@ class SyncRow(msgspec.Struct, frozen=True):
 def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     """Waits by function and cause, longest first. Those inside the profiler's own start and stop, outside every operator and step, are the profiler's."""
     runtime = timeline.runtime
-    waiting = take(calls.table, _is_wait(timeline, calls))
+    waits = _is_wait(timeline, calls)
+    waiting = CallTable(calls.table.start[waits], calls.table.end[waits], calls.table.name[waits])
     if not len(runtime) or not len(waiting):
         return []
     causes = _causes(timeline, calls)
@@ -36,7 +37,12 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     times: dict[tuple[str, str], int] = defaultdict(int)
     counts: Counter[tuple[str, str]] = Counter()
     for keep, name, start, end, cause in zip(
-        inside.tolist(), timeline.names(waiting), waiting.start.tolist(), waiting.end.tolist(), causes, strict=True
+        inside.tolist(),
+        [timeline.strings[i] for i in waiting.name.tolist()],
+        waiting.start.tolist(),
+        waiting.end.tolist(),
+        causes,
+        strict=True,
     ):
         if keep or cause:
             times[name, cause] += end - start
@@ -64,7 +70,7 @@ def _causes(timeline: Timeline, calls: CallTree) -> list[str]:
     return [timeline.strings[int(calls.table.name[row])] if row >= 0 else "" for row in outermost.tolist()]
 
 
-def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
+def _within(rows: CallTable, steps: HostTable) -> NDArray[np.bool_]:
     """Whether a row starts inside a step; everything does where there are no steps."""
     if not len(steps):
         return np.ones(len(rows), dtype=bool)

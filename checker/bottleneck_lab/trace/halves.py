@@ -26,6 +26,7 @@ from bottleneck_lab.trace.timeline import Timeline
 WORTHWHILE_BYTES = 48 << 20
 """Below this, starting a process takes longer than it saves."""
 
+_RUN = "from bottleneck_lab.trace.halves import run_second_half; run_second_half()"
 _BETWEEN = b"\n  },\n"
 
 
@@ -85,7 +86,7 @@ class _SecondHalf:
         self._guess = guess
         self._folder = folder
         self.stream: EventStream | None = None
-        command = [sys.executable, "-m", "bottleneck_lab.trace.halves", str(path), str(guess), str(folder)]
+        command = [sys.executable, "-P", "-c", _RUN, str(path), str(guess), str(folder)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -166,7 +167,8 @@ def write_half(path: Path, start: int, folder: Path) -> None:
     (folder / "half.msgpack").write_bytes(msgspec.msgpack.encode(half))
 
 
-if __name__ == "__main__":
+def run_second_half() -> None:
+    """The other process."""
     try:
         write_half(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
     except (CaptureError, OSError):
