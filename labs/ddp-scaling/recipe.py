@@ -91,7 +91,7 @@ def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
 def main(wrap, train):
     """Runs a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the CPU with gloo and stamp-sized pictures."""
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}

@@ -11,8 +11,8 @@ import pytest
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.ranks import emulation as running
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
-from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.emulation import Secret, emulate
+from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.sweep import sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 from bottleneck_lab.measure.ranks.virtual import same_training
@@ -157,7 +157,7 @@ def test_every_exploit_is_tried():
 
 @pytest.mark.parametrize("name", BROKEN_RULES)
 def test_a_broken_rule_ends_the_run_and_leaves_nothing(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "SILENCE_S", 8.0)
+    monkeypatch.setattr(running, "SILENCE_S", 12.0)
     descriptors = open_descriptors()
     reason, words = BROKEN_RULES[name]
     with pytest.raises(Violation) as caught:

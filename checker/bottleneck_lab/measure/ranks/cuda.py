@@ -6,6 +6,7 @@ With gloo in NCCL's place it runs on the CPU, which tests how it works and says 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import statistics
 import time
@@ -23,22 +24,23 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs
 from bottleneck_lab.measure.ranks.figures import TOLERANCE
-from bottleneck_lab.measure.wire import Arena
 
 LIMITS = Limits(total_s=900.0, memory_bytes=64 << 30, processes=512)
 STEPS, WARMUP = 30, 10
+START_S, STEP_S = 300.0, 120.0
 TICK = b"\x01"
 
 
 class CudaJob(msgspec.Struct, frozen=True):
-    """What a launched job is told. `images` and `size`: of a micro-batch; `ticks` is the rank-0 socket on which each step is announced."""
+    """What a launched job is told. `images` and `size`: of a micro-batch; `ticks` is the socket's path on which rank 0 announces
+    each step, `moved` the file for what training changed."""
 
     world: int
     backend: str
     folder: str
     entry: str
-    ticks: int
-    arena: int
+    ticks: str
+    moved: str
     seed: int
     steps: int
     images: int
@@ -144,19 +146,17 @@ def launch(
 ) -> CudaRun:
     """Runs the script under torchrun on `world` ranks; every step's end is stamped here, by this process' clock. Raises LearnerFault."""
     scratch.mkdir(parents=True)
-    ours, theirs = socket.socketpair()
-    arena = Arena.create(4 * costs.elements + 8)
     with contextlib.ExitStack() as stack:
-        for closing in (ours, theirs):
-            stack.callback(closing.close)
-        stack.callback(arena.close)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(scratch / "ticks"))
+        listener.listen(1)
         job = CudaJob(
             world=world,
             backend=backend,
             folder=str(folder),
             entry=context.lab.spec.entry,
-            ticks=theirs.fileno(),
-            arena=arena.fd,
+            ticks=str(scratch / "ticks"),
+            moved=str(scratch / "moved"),
             seed=seed,
             classes=costs.stand_in.classes,
             micro_batches=costs.micro_batches,
@@ -164,17 +164,18 @@ def launch(
             **shape,
         )
         launcher = [
-            "--standalone",
+            "--nnodes=1",
             f"--nproc-per-node={world}",
-            "-m",
-            "bottleneck_lab.measure.ranks.torchrun",
-            msgspec.json.encode(job).decode(),
+            "--master-addr=127.0.0.1",
+            "--local-addr=127.0.0.1",
+            f"--master-port={_free_port()}",
         ]
+        launcher += ["-m", "bottleneck_lab.measure.ranks.torchrun", msgspec.json.encode(job).decode()]
         worker = Worker(
             launcher,
             Paths(scratch, [folder]),
             LIMITS,
-            pass_fds=[theirs.fileno(), arena.fd],
+            pass_fds=[],
             cores=None,
             threads=1,
             gpu=backend == "nccl",
@@ -182,34 +183,60 @@ def launch(
             module="torch.distributed.run",
         )
         stack.callback(worker.end)
-        theirs.close()
-        ends = _stamp(ours, job.steps, worker)
+        ends = _stamp(listener, job.steps, worker)
         timed = np.diff(ends[min(WARMUP, job.steps - 2) :])
-        values = arena.view(np.dtype(np.float32), (costs.elements + 1,), 0).copy()
+        values = np.fromfile(scratch / "moved", np.float32, costs.elements + 1)
+        if len(values) != costs.elements + 1:
+            raise LearnerFault(
+                "wrong output", f"The job left {len(values) - 1} parameters; the model has {costs.elements}."
+            )
         return CudaRun(world, statistics.median(timed.tolist()), values[1:], bool(values[0] == 1.0), worker.isolation)
 
 
-def _stamp(ticks: socket.socket, steps: int, worker: Worker) -> list[float]:
-    """When each step's tick came, and one last for the parameters. Raises LearnerFault when they stop coming."""
+def _free_port() -> int:
+    """A TCP port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _stamp(listener: socket.socket, steps: int, worker: Worker) -> list[float]:
+    """When each step's tick came; one more says that the parameters are there. Raises LearnerFault when they stop coming."""
     stamps: list[float] = []
-    end = time.monotonic() + LIMITS.total_s
-    ticks.settimeout(120.0)
-    while len(stamps) < steps + 1:
-        try:
-            got = ticks.recv(1)
-        except TimeoutError:
-            raise LearnerFault("timed out", f"No step ended within 120 s, after {len(stamps)} steps.") from None
-        if not got or time.monotonic() > end:
-            raise LearnerFault("crashed", f"The job ended after {len(stamps)} of {steps} steps. {_last_words(worker)}")
-        stamps.append(time.monotonic())
+    ticks = _accept(listener, worker)
+    with ticks:
+        ticks.settimeout(STEP_S)
+        while len(stamps) <= steps:
+            try:
+                got = ticks.recv(1)
+            except TimeoutError:
+                raise LearnerFault(
+                    "timed out", f"No step ended within {STEP_S:.0f} s, after {len(stamps)} of {steps} steps."
+                ) from None
+            if not got:
+                raise LearnerFault(
+                    "crashed", f"The job ended after {len(stamps)} of {steps} steps. {_last_words(worker)}"
+                )
+            stamps.append(time.monotonic())
     return stamps[:-1]
 
 
+def _accept(listener: socket.socket, worker: Worker) -> socket.socket:
+    """The connection of rank 0, unless the job ends before."""
+    listener.settimeout(0.5)
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        with contextlib.suppress(TimeoutError):
+            return listener.accept()[0]
+        if worker.process.poll() is not None:
+            raise LearnerFault("crashed", f"The job ended before its first step. {_last_words(worker)}")
+    raise LearnerFault("timed out", f"The job did not start within {START_S:.0f} s.")
+
+
 def _last_words(worker: Worker) -> str:
-    lines = [
-        line for line in worker.log_tail().splitlines() if "Error" in line and "torch.distributed.elastic" not in line
-    ]
-    return lines[0].strip() if lines else ""
+    """The line in which the first rank that failed said why."""
+    said = re.search(r"^(?:\[[^]]*\]: ?)?(\w*(?:Error|Exception|Interrupt): .*)$", worker.log_tail(), re.MULTILINE)
+    return said.group(1) if said else ""
 
 
 def profile_cuda(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:

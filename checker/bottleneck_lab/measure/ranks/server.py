@@ -77,7 +77,10 @@ class FabricServer:
             poll.register(number, select.POLLIN)
         end = time.monotonic() + total_s
         while not all(link.finished for link in self.links):
-            ready = poll.poll(1e3 * max(0.0, min(silence_s, end - time.monotonic())))
+            patience_s = min(
+                silence_s if self.recorded else total_s, end - time.monotonic()
+            )  # importing torch is not silence
+            ready = poll.poll(1e3 * max(0.0, patience_s))
             if not ready:
                 raise self._hung(total_s if time.monotonic() >= end else silence_s)
             for number, _ in ready:

@@ -8,9 +8,9 @@ import msgspec
 
 from bottleneck_lab.measure.ranks.clock import RankClock
 from bottleneck_lab.measure.ranks.costs import Algorithm, Fabric, load_fabric
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run
 from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, communicate, play
 from bottleneck_lab.measure.ranks.protocol import Event, Kind
-from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 

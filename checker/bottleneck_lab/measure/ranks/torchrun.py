@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from bottleneck_lab.measure.ranks.cuda import TICK, CudaJob
-from bottleneck_lab.measure.wire import Arena
 from bottleneck_lab.measure.worker import load_module
 
 
@@ -33,7 +32,7 @@ def batches(job: CudaJob, rank: int, device: torch.device) -> Iterator[list[tupl
 
 
 def main() -> None:
-    """Entry point: trains, ticks after every step from rank 0, leaves the way that the parameters went in shared memory."""
+    """Entry point: trains, ticks after every step from rank 0, leaves in a file how far the parameters went."""
     job = msgspec.json.decode(sys.argv[1], type=CudaJob)
     rank = int(os.environ["RANK"])
     cuda = job.backend == "nccl"
@@ -49,7 +48,7 @@ def main() -> None:
     script = load_module(Path(job.folder) / job.entry)
     ddp = script.wrap(model)
     optimizer = recipe.make_optimizer(model)
-    ticks = socket.socket(fileno=job.ticks) if rank == 0 else None
+    ticks = _connect(job.ticks) if rank == 0 else None
 
     def tick(*_: object) -> None:
         if cuda:
@@ -65,13 +64,17 @@ def main() -> None:
     moved = flat(model) - before
     agree = _all_equal(moved)
     if rank == 0:
-        region = torch.frombuffer(Arena.attach(job.arena).memory, dtype=torch.float32)
-        region[0] = float(agree)
-        region[1 : 1 + moved.numel()].copy_(moved.cpu())
+        torch.cat([torch.tensor([float(agree)]), moved.cpu()]).numpy().tofile(job.moved)
     dist.barrier()
     if ticks is not None:
         ticks.sendall(TICK)
     dist.destroy_process_group()
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:

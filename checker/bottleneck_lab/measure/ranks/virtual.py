@@ -10,9 +10,9 @@ import numpy as np
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs, load_fabric
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, emulate
 from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, emulate
 from bottleneck_lab.measure.ranks.sweep import Sweep, render_lines, sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 

@@ -1,0 +1,99 @@
+"""The path for real GPUs, on the CPU with gloo: that it works, not how fast. And the shipped script alone, as a learner starts it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn
+from bottleneck_lab.measure.ranks.cuda import differs, launch, measure_cuda
+
+ROOT = Path(__file__).parents[2]
+LAB = ROOT / "labs" / "ddp-scaling"
+RECIPE = """
+import torch
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 64))
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+COSTS = CostTable("test", "made up", 1.0, 2, 8, StandIn(8, 8, 64), [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)])
+SHAPE = {"images": 8, "size": 8, "steps": 4}
+
+
+@pytest.fixture
+def context(tmp_path):
+    import msgspec
+
+    lab = Lab(
+        "ddp-scaling",
+        "advanced",
+        LAB,
+        ROOT / "solutions" / "ddp-scaling",
+        msgspec.convert(read_toml(LAB / "lab.toml"), LabSpec),
+    )
+    with Janitor() as janitor:
+        yield Context(lab, "cuda", tmp_path, tmp_path, tmp_path, tmp_path, janitor, lambda _doing, _share: None)
+
+
+def launched(context, script: Path, name: str):
+    folder = context.janitor.folder / f"code-{name}"
+    folder.mkdir()
+    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "train.py").write_text(script.read_text())
+    return launch(context, folder, COSTS, 2, 5, "gloo", SHAPE, scratch=context.janitor.folder / name)
+
+
+def test_solution_and_starter_train_the_same_under_torchrun(context):
+    shipped = launched(context, LAB / "train.py", "shipped")
+    fixed = launched(context, ROOT / "solutions" / "ddp-scaling" / "train.py", "fixed")
+    assert fixed.step_s > 0
+    assert fixed.ranks_agree
+    assert differs(fixed, shipped) is None
+
+
+def test_skipped_synchronisation_is_told_under_torchrun(context):
+    run = launched(
+        context, ROOT / "tests" / "exploits" / "workspaces" / "ddp-scaling" / "skip_sync" / "train.py", "skip"
+    )
+    assert differs(run, run) == "The 2 ranks end with different parameters."
+
+
+def test_a_job_that_fails_is_the_script_s_fault(context):
+    broken = context.janitor.folder / "broken.py"
+    broken.write_text("def wrap(model):\n    raise RuntimeError('no such layer')\n")
+    with pytest.raises(LearnerFault, match="before its first step. RuntimeError: no such layer") as caught:
+        launched(context, broken, "broken")
+    assert caught.value.reason == "crashed"
+
+
+def test_too_few_gpus_are_the_machine_s_fault(context, monkeypatch):
+    monkeypatch.setattr("bottleneck_lab.measure.ranks.cuda.gpu_count", lambda: 1)
+    with pytest.raises(MachineError, match="at least two GPUs"):
+        measure_cuda(context)
+
+
+def test_the_shipped_script_runs_alone():
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=LAB,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 3: loss" in done.stdout
+    assert "1 ranks" in done.stdout

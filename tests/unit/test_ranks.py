@@ -1,0 +1,166 @@
+"""The logical clock, the link, the rules and the figures: no process, no socket, no torch."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.measure.ranks.clock import RankClock, covered_us, merge
+from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
+from bottleneck_lab.measure.ranks.figures import RanksMeasurement, results
+from bottleneck_lab.measure.ranks.protocol import EVENT, Event, Kind, unpack
+from bottleneck_lab.measure.ranks.rules import Ledger, Violation
+
+LAB = Path(__file__).parents[2] / "labs" / "ddp-scaling"
+FABRIC = load_fabric()
+COSTS = CostTable(
+    "test", "made up", 5.0, 2, 10, StandIn(4, 8, 10), [ModuleCost("a", 100_000, 1, 2), ModuleCost("b", 200_000, 1, 2)]
+)
+SPECS = [
+    CriterionSpec("same-training", "correctness", "the same"),
+    CriterionSpec("scaling", "target", "at least {target}", 1.8, unit="x"),
+    CriterionSpec("overlap-share", "mechanism", "at least {target}", 0.7, unit="share"),
+]
+FIGURES = RanksMeasurement(
+    few=4,
+    many=8,
+    few_images_per_s=100,
+    many_images_per_s=190,
+    baseline_few_images_per_s=98,
+    baseline_many_images_per_s=130,
+    step_ms=10,
+    compute_ms=9,
+    communication_ms=4,
+    overlap_share=0.9,
+    bytes_per_step=400,
+    difference=0.001,
+    checked=12,
+)
+
+
+def test_a_bucket_of_the_whole_model_takes_seventeen_milliseconds_between_two_nodes_and_under_one_within():
+    whole = 4 * load_costs(LAB).elements
+    assert FABRIC.allreduce_us(whole, 8) == pytest.approx(17_250, rel=0.01)
+    assert FABRIC.allreduce_us(whole, 4) == pytest.approx(685, rel=0.01)
+    assert FABRIC.allreduce_us(whole, 1) == 0
+
+
+def test_the_modelled_step_computes_for_62_ms():
+    assert load_costs(LAB).compute_us == pytest.approx(62_300, rel=1e-3)
+
+
+@given(st.integers(1, 10**9), st.integers(2, 4096))
+def test_more_bytes_take_longer_and_a_tree_beats_a_ring_only_in_hops(nbytes, ranks):
+    assert FABRIC.allreduce_us(nbytes + 1_000_000, ranks) > FABRIC.allreduce_us(nbytes, ranks)
+    if ranks > 64:
+        assert FABRIC.allreduce_us(nbytes, ranks, "tree") < FABRIC.allreduce_us(nbytes, ranks)
+
+
+def test_communication_runs_beside_compute_and_the_optimizer_waits_for_it():
+    clock = RankClock(msgspec.structs.replace(FABRIC, launch_us=0.0))
+    clock.launch("backward a", 100)
+    clock.communicate("all-reduce", clock.announce(), 250, 10, "float32")
+    clock.launch("backward b", 100)
+    assert clock.compute_us == 200
+    clock.finish_step(50)
+    assert clock.step_ends_us == [300]
+
+
+def test_waiting_for_the_device_stops_the_host_not_the_device():
+    clock = RankClock(FABRIC)
+    clock.launch("forward a", 1000)
+    clock.synchronise("wait for the device")
+    assert clock.host_us == 1000 + FABRIC.launch_us + FABRIC.sync_us
+    clock.launch("forward b", 10)
+    assert clock.spans[-1].start_us == clock.host_us
+
+
+def intervals():
+    return st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=8
+    )
+
+
+@given(intervals(), intervals())
+def test_cover_agrees_with_counting_ticks(spans, by):
+    def ticks(some):
+        return {tick for start, end in some for tick in range(start, end)}
+
+    assert covered_us(spans, by) == len(ticks(spans) & ticks(by))
+    assert sum(end - start for start, end in merge(spans)) == len(ticks(spans))
+
+
+def one_pass(ledger, images=4):
+    for module in (0, 1):
+        ledger.forward(module, images)
+    for module in (1, 0):
+        ledger.backward(module, images)
+
+
+def test_gradients_of_the_last_micro_batch_are_enough():
+    ledger = Ledger(0, COSTS)
+    one_pass(ledger)
+    one_pass(ledger)
+    assert ledger.reduces_gradients(2, 300_000)
+    ledger.optimizer()
+    assert ledger.reduced_bytes == [600_000]
+
+
+@pytest.mark.parametrize(
+    ("elements", "images", "passes", "words"),
+    [
+        (299_999, 4, 2, "100% of the gradients"),
+        (0, 4, 2, "0% of the gradients"),
+        (300_000, 3, 2, "3 of the 4"),
+        (300_000, 4, 1, "1 times"),
+        (300_000, 4, 3, "3 times"),
+    ],
+)
+def test_less_than_the_whole_step_is_a_wrong_output(elements, images, passes, words):
+    ledger = Ledger(0, COSTS)
+    with pytest.raises(Violation, match=words) as caught:  # noqa: PT012 - which call notices depends on the case
+        for _ in range(passes):
+            one_pass(ledger, images)
+        ledger.reduces_gradients(0, elements)
+        ledger.optimizer()
+    assert caught.value.reason == "wrong output"
+
+
+def test_gradients_cannot_leave_before_backward_made_them():
+    ledger = Ledger(0, COSTS)
+    ledger.forward(0, 4)
+    ledger.backward(1, 4)
+    assert ledger.reduces_gradients(0, 200_000)
+    with pytest.raises(Violation, match="when backward had computed 200000") as caught:
+        ledger.reduces_gradients(0, 100_000)
+    assert caught.value.reason == "tampered"
+
+
+def test_metrics_and_flags_are_no_gradients():
+    ledger = Ledger(0, COSTS)
+    one_pass(ledger)
+    assert not ledger.reduces_gradients(0, 1)
+    assert not ledger.reduces_gradients(4, 300_000)
+
+
+def test_an_event_survives_the_wire_and_an_unknown_one_does_not():
+    event = Event(Kind.ALLREDUCE, 2, 1, 0, 25_000_000)
+    assert len(event.pack()) == EVENT.size
+    assert unpack(event.pack()) == event
+    with pytest.raises(ValueError, match="255"):
+        unpack(b"\xff" * EVENT.size)
+
+
+def test_a_slower_run_on_few_ranks_is_no_better_start():
+    slowed = msgspec.structs.replace(FIGURES, few_images_per_s=50, many_images_per_s=130)
+    assert slowed.scaling == pytest.approx(130 / 98)
+    assert [result.holds for result in results(slowed, SPECS)] == [True, False, True]
+
+
+def test_good_figures_hold_and_wrong_training_is_all_that_is_said():
+    assert [result.holds for result in results(FIGURES, SPECS)] == [True, True, True]
+    wrong = msgspec.structs.replace(FIGURES, problem="rank 3 differs")
+    assert [(result.id, result.holds) for result in results(wrong, SPECS)] == [("same-training", False)]
