@@ -43,7 +43,11 @@ def run_workload(lab: Lab, workspace: Path, device: Device, *, data: Path, home:
     with Janitor() as janitor:
         context = Context(lab, device, workspace, workspace, data, home, janitor, lambda _doing, _share: None)
         if lab.spec.measure == "feed":
-            return _Fed(context, [], on_line, RUN_BATCHES).run()
+            fed = FedWorkload(context, [], on_line, RUN_BATCHES)
+            status, run = fed.run()
+            if run.timed():
+                on_line(_rate(run, fed.step_s))
+            return status
         command = [sys.executable, "-u", str(workspace / lab.spec.entry)]
         return _stream(command, workspace, janitor, on_line, {"LAB_PHOTOS": str(data), "LAB_DEVICE": device})
 
@@ -92,7 +96,7 @@ def _run_profiled(context: Context, trace: Path, on_line: OnLine) -> int:
     measure = context.lab.spec.measure
     options = ["--trace", str(trace), "--schedule", json.dumps(SCHEDULE)]
     if measure == "feed":
-        return _Fed(context, options, on_line, PROFILED_BATCHES).run(trace)
+        return FedWorkload(context, options, on_line, PROFILED_BATCHES).run(trace)[0]
     if measure == "speedup":
         return _run_calls(context, options, on_line)
     return int(importlib.import_module(f"bottleneck_lab.measure.{measure}").profile(context, trace, on_line))
@@ -151,48 +155,46 @@ def _stream(
 
 
 @dataclass
-class _Fed:
-    """A training script with its device: what `lab check` does, without the secrets, the clock or the sandbox."""
+class FedWorkload:
+    """A training script with its device: what `lab check` does, without the secrets, the clock or the sandbox.
+
+    `step_s`: how long the emulated device takes for a step; by default calibrated as in a check.
+    """
 
     context: Context
     options: list[str]
     on_line: OnLine
     batches: int
+    step_s: float = 0.0
 
-    def run(self, trace: Path | None = None) -> int:
-        """Runs the script; with `trace`, writes the device's rows into it afterwards."""
-        context, batch = self.context, int(self.context.settings.get("batch", 16))
+    def run(self, trace: Path | None = None) -> tuple[int, feed.Run]:
+        """Runs the script; with `trace`, writes the device's rows into it afterwards. The exit status, and what the device saw."""
+        context, run = self.context, feed.Run(int(self.context.settings.get("batch", 16)))
         count = context.judge().count(context.data)
-        loader_s = feed.calibrate(context, count)
-        step_s = float(context.settings.get("device_share", 0.4)) * loader_s * batch
-        arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
-        device, channel, theirs = feed.start_device(context, arena, step_s, batch)
-        options = [
-            *self.options,
-            "--socket",
-            str(theirs.fileno()),
-            "--arena",
-            str(arena.fd),
-            "--photos",
-            str(context.data),
-        ]
-        run = feed.Run(batch)
+        if not self.step_s:
+            self.step_s = float(context.settings.get("device_share", 0.4)) * feed.calibrate(context, count) * run.batch
+        arena = Arena.create(SLOTS * run.batch * BYTES_PER_IMAGE)
+        device, channel, theirs = feed.start_device(context, arena, self.step_s, run.batch)
         server = threading.Thread(target=_serve, args=(channel, run, count, self.batches), daemon=True)
         server.start()
         try:
-            command = child_command("train", context, options)
-            status = _stream(command, context.workspace, context.janitor, self.on_line, {}, (theirs.fileno(), arena.fd))
+            status = self._run_child(theirs.fileno(), arena.fd)
         finally:
+            theirs.close()
             device.kill()
             device.wait()
             context.janitor.forget(device.pid)
             server.join()
             arena.close()
         if trace is not None and trace.is_file():
-            add_device_rows(trace, run.steps, A100, batch)
-        elif run.steps:
-            self.on_line(_rate(run, step_s))
-        return status
+            add_device_rows(trace, run.steps, A100, run.batch)
+        return status, run
+
+    def _run_child(self, socket: int, arena: int) -> int:
+        context = self.context
+        places = ["--socket", str(socket), "--arena", str(arena), "--photos", str(context.data)]
+        command = child_command("train", context, [*self.options, *places])
+        return _stream(command, context.workspace, context.janitor, self.on_line, {}, (socket, arena))
 
 
 def _rate(run: feed.Run, step_s: float) -> str:

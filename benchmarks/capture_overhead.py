@@ -1,0 +1,72 @@
+"""What torch.profiler costs the workload that it captures: step time with and without it, in turns, in one run.
+
+    python benchmarks/capture_overhead.py --photos DIR [--pairs 5]
+
+Runs the shipped `dataloader` script on the emulated device, with the same device time on both sides. Prints the median step of each side in ms
+and the ratio; goal: at most 1.10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+from bottleneck_lab.capture.workload import PROFILED_BATCHES, SCHEDULE, FedWorkload
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.feed import Run
+from bottleneck_lab.measure.janitor import Janitor
+
+GOAL = 1.10
+
+
+def steps_ms(run: Run) -> list[float]:
+    """Intervals between the arrivals of the timed batches, in ms, the first few left out."""
+    arrived = [step.arrived_ns / 1e6 for step in run.timed()][SCHEDULE["wait"] + SCHEDULE["warmup"] :]
+    return [later - earlier for earlier, later in pairwise(arrived)]
+
+
+def measure(photos: Path, pairs: int) -> tuple[list[float], list[float]]:
+    """Median step in ms of each run, plain and profiled."""
+    plain: list[float] = []
+    profiled: list[float] = []
+    lab, step_s = find_lab("dataloader"), 0.0
+    for _ in range(pairs):
+        for side in (plain, profiled):
+            with Janitor() as janitor, tempfile.TemporaryDirectory() as out:
+                context = Context(lab, "virtual", lab.path, lab.path, photos, Path(out), janitor, lambda *_: None)
+                trace = (
+                    ["--trace", f"{out}/trace.json.gz", "--schedule", json.dumps(SCHEDULE)] if side is profiled else []
+                )
+                fed = FedWorkload(context, trace, lambda _: None, PROFILED_BATCHES, step_s)
+                status, run = fed.run()
+                if status:
+                    sys.exit(f"the workload ended with status {status}")
+                step_s = fed.step_s
+                side.append(statistics.median(steps_ms(run)))
+    return plain, profiled
+
+
+def main() -> int:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    plain, profiled = measure(options.photos, options.pairs)
+    ratio = statistics.median(b / a for a, b in zip(plain, profiled, strict=True))
+    print(
+        f"plain     {statistics.median(plain):7.1f} ms a step   ({min(plain):.1f}-{max(plain):.1f}, {len(plain)} runs)"
+    )
+    print(f"profiled  {statistics.median(profiled):7.1f} ms a step   ({min(profiled):.1f}-{max(profiled):.1f})")
+    print(f"ratio     {ratio:7.3f} (median of pairs; goal at most {GOAL})")
+    return int(ratio > GOAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
