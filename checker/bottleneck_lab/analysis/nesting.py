@@ -43,9 +43,13 @@ def nest(table: HostTable) -> Tree:
     span = int(table.end.max(initial=0)) - low + 2 if len(table) else 1
     begin = lane * span + (table.start - low)
     stop = lane * span + np.maximum(table.end - low, table.start - low + 1)
+    stop.sort()
     order = np.argsort(begin, kind="stable")
+    ended = np.searchsorted(stop, begin[order], side="right")
+    del lane, stop
     depth = np.empty(len(table), dtype=np.int32)
-    depth[order] = np.arange(len(table)) - np.searchsorted(np.sort(stop), begin[order], side="right")
+    depth[order] = np.arange(len(table)) - ended
+    del order, ended
     return Tree(_parents(begin, depth), depth)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -69,9 +69,12 @@ OPERATOR, RUNTIME, PYTHON = range(3)
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     """Nests the host's rows and hangs every device activity on the runtime call that launched it, or on its operator where no call was recorded."""
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
-    table = HostTable(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(HostTable)))
-    order = np.lexsort((-table.end, table.start))
-    table = take(table, order)
+    start, end = (np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end"))
+    order = np.lexsort((-end, start))
+    del start, end  # a large trace's columns are held one at a time
+    table = HostTable(
+        *(np.concatenate([getattr(part, column.name) for part in parts])[order] for column in fields(HostTable))
+    )
     layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
     del order
     device = timeline.device

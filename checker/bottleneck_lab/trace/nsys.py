@@ -5,8 +5,11 @@ Tables and columns differ from release to release and by what was traced: whatev
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,11 +135,10 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
     """From an SQLite export. Raises CaptureError when it is damaged or no export of nsys."""
     source = source or path
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        connection = _opened(path)
         try:
-            connection.execute("PRAGMA trusted_schema = 0")
-            connection.execute("PRAGMA mmap_size = 1073741824")
-            return _read(_Report(connection), source)
+            with _Calls(path) as calls:
+                return _read(_Report(connection), source, calls)
         finally:
             connection.close()
     except (sqlite3.Error, ValueError, OverflowError) as error:
@@ -146,7 +148,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
         ) from error
 
 
-def _read(report: _Report, source: Path) -> Timeline:
+def _read(report: _Report, source: Path, calls: _Calls) -> Timeline:
     known = ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
     if not any(table in report.columns for table in known):
         raise CaptureError(
@@ -158,7 +160,7 @@ def _read(report: _Report, source: Path) -> Timeline:
     ranks = _Ranks()
     device = _device(report, strings, ranks, notes)
     threads = _Threads(ranks)
-    runtime = _runtime(report, strings, threads)
+    runtime = _runtime(calls.rows(report), strings, threads)
     ranges, operators = _nvtx(report, strings, threads)
     empty = make_table(HostTable)
     timeline = Timeline(
@@ -315,10 +317,57 @@ def _mapped(values: Ints, meaning: dict[int, Any]) -> NDArray[np.int8]:
 _VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
 
 
-def _runtime(report: _Report, strings: _Strings, threads: _Threads) -> HostTable:
-    rows = report.numbers(
-        "CUPTI_ACTIVITY_KIND_RUNTIME", {"start": -1, "end": -1, "globalTid": 0, "correlationId": -1, "nameId": -1}
-    )
+RUNTIME_COLUMNS = {"start": -1, "end": -1, "globalTid": 0, "correlationId": -1, "nameId": -1}
+WORTHWHILE_BYTES = 48 << 20
+"""Below this, starting a process takes longer than it saves."""
+
+
+class _Calls:
+    """The runtime calls, read by another process meanwhile where the file is large: they and the kernels are the bulk of every export."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lab-nsys-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._target = Path(self._folder.name) / "runtime.npy"
+        if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
+            command = [sys.executable, "-P", "-c", _RUN, str(path), str(self._target)]
+            quiet = subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+
+    def rows(self, report: _Report) -> NDArray[Any]:
+        """What the other process read; read here where there is none, or where it failed: then the error is met and told here."""
+        if self._process is not None and self._process.wait() == 0:
+            return np.asarray(np.load(self._target))
+        return report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME_COLUMNS)
+
+    def __enter__(self) -> _Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+_RUN = "from bottleneck_lab.trace.nsys import read_calls; read_calls()"
+
+
+def read_calls() -> None:
+    """The other process."""
+    connection = _opened(Path(sys.argv[1]))
+    np.save(sys.argv[2], _Report(connection).numbers("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME_COLUMNS))
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Read-only, and nothing that the file's schema asks for is run."""
+    connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+    connection.execute("PRAGMA trusted_schema = 0")
+    connection.execute("PRAGMA mmap_size = 1073741824")
+    return connection
+
+
+def _runtime(rows: NDArray[Any], strings: _Strings, threads: _Threads) -> HostTable:
     rows = rows[(rows["start"] >= 0) & (rows["end"] >= rows["start"])]
     rank, thread = threads.of(rows["globalTid"])
     names = strings.look_up(rows["nameId"])

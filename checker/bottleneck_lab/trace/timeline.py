@@ -210,8 +210,10 @@ def sort_table(table: Table) -> Table:
     end = getattr(table, "end", None)
     if len(start) < 2:
         return table
-    if (start[1:] > start[:-1]).all():
-        return table
+    if (start[1:] > start[:-1]).all():  # in order already; a column of a larger record must not keep all of it alive
+        return type(table)(
+            **{column.name: np.ascontiguousarray(getattr(table, column.name)) for column in fields(table)}
+        )
     order = np.argsort(start, kind="stable") if end is None else np.lexsort((-end, start))
     return take(table, order)
 
@@ -224,7 +226,10 @@ def take(table: Table, rows: Any) -> Table:
 def concatenate(tables: list[Table]) -> Table:
     """One table, in order, of all rows of several."""
     kind = type(tables[0])
-    columns = {c.name: np.concatenate([getattr(t, c.name) for t in tables]) for c in fields(kind)}
+    filled = [table for table in tables if len(table)] or tables[:1]
+    if len(filled) == 1:
+        return filled[0]
+    columns = {c.name: np.concatenate([getattr(t, c.name) for t in filled]) for c in fields(kind)}
     return sort_table(kind(**columns))
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import Kind, load
+from bottleneck_lab.trace import Kind, load, nsys
 
 PID, TID = 77, 78
 GLOBAL_PID = PID << 24
@@ -145,6 +145,20 @@ def test_values_of_the_wrong_type_do_no_harm(tmp_path):
     found = load(path)
     assert (found.device.end >= found.device.start).all()
     assert any("impossible times" in note for note in found.notes)
+
+
+def test_a_large_export_is_read_by_two_processes(tmp_path, monkeypatch):
+    path = export(tmp_path / "x.sqlite", "3.0.0")
+    alone = load(path)
+    monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(
+        nsys._Report,
+        "numbers",
+        lambda self, table, *a, real=nsys._Report.numbers: real(self, "none" if "RUNTIME" in table else table, *a),
+    )
+    both = load(path)
+    assert both.names(both.runtime) == alone.names(alone.runtime) == ["cudaLaunchKernel"] * 2
+    assert both.runtime.start.tolist() == alone.runtime.start.tolist()
 
 
 def test_a_report_without_the_tool_says_what_to_do(tmp_path, monkeypatch):
