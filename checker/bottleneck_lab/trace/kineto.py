@@ -28,6 +28,9 @@ from bottleneck_lab.trace.timeline import (
 LONGEST_NS = 86_400_000_000_000
 """No profiled activity takes a day: such a duration is an overflow."""
 
+CLOCK_BEGINS_NS = 600_000_000_000
+"""A capture whose events lie later than this on its clock did not begin at zero."""
+
 DEVICE_CATEGORIES = {
     "kernel": Kind.KERNEL,
     "gpu_memcpy": Kind.COPY,
@@ -319,12 +322,16 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
 
 
 def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
-    """Rows whose times can be true; how many cannot is appended to `dropped`."""
-    bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (rows["start"] <= 0)
-    good = rows["start"][~bad] if bad.any() else rows["start"]
+    """Rows whose times can be true; how many cannot is appended to `dropped`.
+
+    A start of zero is a time that was never filled in, unless the whole capture's clock begins there.
+    """
+    start = rows["start"]
+    bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (start < 0)
+    good = start[~bad & (start > 0)][:100_000]
     if len(good):
-        middle = np.partition(good[:100_000], (min(len(good), 100_000) - 1) // 2)[(min(len(good), 100_000) - 1) // 2]
-        bad |= np.abs(rows["start"] - middle) > LONGEST_NS
+        middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
+        bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
     dropped.append(int(bad.sum()))
     return rows[~bad] if dropped[-1] else rows
 

@@ -199,6 +199,11 @@ def test_impossible_times_are_left_out_and_said(tmp_path):
     assert any("4 events have impossible times" in note for note in found.notes)
 
 
+def test_a_clock_may_begin_at_zero(tmp_path):
+    found = load(written(tmp_path, trace([{**KERNEL, "ts": ts} for ts in (0, 200, 400)])))
+    assert found.device.start.tolist() == [0, 200_000, 400_000]
+
+
 def test_malformed_events_are_counted(tmp_path):
     found = load(
         written(
