@@ -3,7 +3,8 @@
     python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 500 1000] [--no-peer] [--plot FILE.svg]
 
 The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down:
-ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed into an environment of
+ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns.
+The peer is installed into an environment of
 its own (--peer-venv keeps it). Wall time and the peak of the summed resident memory of all processes are taken from outside.
 """
 
@@ -209,7 +210,8 @@ def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Pa
             )
     if peer:
         print(
-            f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, 1/{row['peer']['peak_mb'] / row['ours']['peak_mb']:.1f} of the memory"
+            f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, "
+            f"1/{row['peer']['peak_mb'] / row['ours']['peak_mb']:.1f} of the memory"
         )
     return row
 
