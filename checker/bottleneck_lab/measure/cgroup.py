@@ -61,6 +61,10 @@ class Cgroup:
             return False
         return True
 
+    def populated(self) -> bool:
+        """Whether any process is in it."""
+        return "populated 1" in (self.path / "cgroup.events").read_text()
+
     def cpu_s(self) -> float:
         """CPU seconds used so far by everything that ever ran in the group."""
         fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())

@@ -21,7 +21,14 @@ import msgspec
 import numpy as np
 import psutil
 
-from bottleneck_lab.grading.criteria import Conditions, grade_check, grade_decision, grade_value, sequential_test
+from bottleneck_lab.grading.criteria import (
+    BUSY_CORES,
+    Conditions,
+    grade_check,
+    grade_decision,
+    grade_value,
+    sequential_test,
+)
 from bottleneck_lab.grading.sequential import BLOCKS, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.accelerator import SLOTS
@@ -29,7 +36,7 @@ from bottleneck_lab.measure.accelerators import A100
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.device import BYTES_PER_IMAGE, MEAN, STD
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.machine import FOREIGN_LIMIT_CORES, LoadMeter, loading_cores, own_cpu_s
+from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 from bottleneck_lab.measure.process import Limits, Worker
 from bottleneck_lab.measure.session import CallSession, Session, start_worker
 from bottleneck_lab.measure.wire import Arena, Channel, Kind
@@ -152,6 +159,7 @@ class FeedSession(Session):
         return session
 
     def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Any]]:
+        self.watch(doing)  # a script that never lets us wait is watched all the same
         kind, values = super().receive(timeout_s, doing)
         if kind is Kind.GONE:
             raise super().closed(doing)
@@ -249,8 +257,9 @@ def train(session: FeedSession, context: Context, judge: ModuleType, step_s: flo
     """Hands out epochs until the utilisation is decided, and collects what the device saw."""
     run = Run(batch)
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
+    silence_s = float(context.settings.get("call_s", 60))
     while True:
-        kind, values = session.receive(60, f"training (step {len(run.steps) + 1})")
+        kind, values = session.receive(silence_s, f"training (step {len(run.steps) + 1})")
         if kind is Kind.RECORD:
             run.steps.append(Step(*values))
         elif kind is Kind.EPOCH:
@@ -358,7 +367,7 @@ def grade(context: Context, run: Run, step_s: float, drift: float, foreign_cores
 
 def _not_held_against(result: CriterionResult, foreign_cores: float) -> CriterionResult:
     """A miss while other programs took the machine is no miss of the learner's."""
-    if result.holds is False and foreign_cores > FOREIGN_LIMIT_CORES:
+    if result.holds is False and foreign_cores > BUSY_CORES:
         return msgspec.structs.replace(
             result, holds=None, sentence=f"{result.sentence} But other programs kept {foreign_cores:.1f} cores busy."
         )

@@ -9,9 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-FOREIGN_LIMIT_CORES = 0.25
-"""CPU use by other programs above which a slow result is not held against the learner (docs/verdict.md)."""
-
 
 def _busy_s() -> float:
     """CPU seconds used by the whole machine since boot, time stolen by its host included."""

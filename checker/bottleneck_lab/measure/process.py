@@ -36,6 +36,8 @@ _SYSTEM = [
     "/sys",
 ]
 LOG_TAIL_BYTES = 64 << 10
+FROZEN_CPU_S, FROZEN_CPU_SHARE = 0.03, 0.02
+"""CPU seconds that a stopped worker may seem to use, and the share of the time: the kernel counts in hundredths of a second for each process."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,12 @@ def _python_folders() -> list[str]:
     return sorted(found)
 
 
-def _sandbox(paths: Paths, gpu: bool) -> list[str]:
+def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     command = [str(bubblewrap()), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # first: what follows may lie below them
+    command += ["--proc", "/proc", "--dev", "/dev"]  # first: what follows may lie below them
+    for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
+        command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     for folder in [*_SYSTEM, *_python_folders(), *map(str, paths.readable)]:
         command += ["--ro-bind-try", folder, folder]
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
@@ -138,7 +142,8 @@ class Worker:
         if self._cgroup is not None:
             janitor.follow_group(self._cgroup.path)
         self._frozen: list[psutil.Process] = []
-        sandbox = _sandbox(paths, gpu) if bubblewrap() else []
+        self._frozen_at: tuple[float, float] | None = None
+        sandbox = _sandbox(paths, limits.memory_bytes, gpu) if bubblewrap() else []
         command = [*sandbox, sys.executable, "-I", "-u", "-m", module, *arguments]
         verifier, cgroup = os.getpid(), self._cgroup
 
@@ -165,6 +170,9 @@ class Worker:
         )
         self._janitor = janitor
         janitor.follow(self.process.pid)
+        if cgroup is not None and not cgroup.populated():  # one may be made, but not used
+            cgroup.remove()
+            self._cgroup = cgroup = None
         self.started = time.monotonic()
         self._handle = psutil.Process(self.process.pid)
         self.isolation = {
@@ -196,6 +204,15 @@ class Worker:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.suspend()
                     self._frozen.append(process)
+        self._frozen_at = (time.monotonic(), self.cpu_s())
+
+    def ran_while_frozen(self) -> bool:
+        """Whether a stopped worker used CPU all the same. A signal can be undone (by another, from a timer or a sibling), a frozen group cannot."""
+        if self._frozen_at is None or self._cgroup is not None:
+            return False
+        began, cpu_s = self._frozen_at
+        used_s = self.cpu_s() - cpu_s
+        return used_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began)
 
     def thaw(self) -> None:
         """Lets a frozen worker go on."""

@@ -15,6 +15,8 @@ from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, 
 
 Role = Literal["reference", "learner"]
 _WATCH_S = 0.5
+MAX_TEXT = 4000
+"""Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a hostile one megabytes."""
 
 
 class Session:
@@ -24,6 +26,7 @@ class Session:
         self.role: Role = role
         self.worker = worker
         self.channel = channel
+        self._watched = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -45,8 +48,7 @@ class Session:
             try:
                 kind, values = self.channel.receive(min(_WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
-                if excess := self.worker.excess():
-                    raise self.fault("crashed", f"{doing}: the code {excess}.") from None
+                self.watch(doing)
                 if time.monotonic() >= deadline:
                     raise self.fault(
                         "timed out", f"{doing}: no answer within {timeout_s:.0f} s. {self._stuck()}"
@@ -59,6 +61,14 @@ class Session:
             if kind is Kind.FAILED:
                 raise self.fault("crashed", f"{doing}: {_text(values)}")
             return kind, values
+
+    def watch(self, doing: str) -> None:
+        """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
+        if time.monotonic() - self._watched < _WATCH_S:
+            return
+        self._watched = time.monotonic()
+        if excess := self.worker.excess():
+            raise self.fault("crashed", f"{doing}: the code {excess}.")
 
     def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
         """The next message, which must be of this kind."""
@@ -125,19 +135,47 @@ class CallSession(Session):
             session.close()
             raise
         worker.freeze()
+        session.channel.limit_sends(limits.call_s)
         return session
 
     def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
         message = pack(kind, inputs, self.channel.arena, half=0)
+        if self.worker.ran_while_frozen():
+            raise self.fault("tampered", "between two calls: it went on running while it was stopped.")
+        if self.channel.waiting():  # it is frozen: whatever lies there was sent after its last answer
+            raise self._unasked()
         began = time.perf_counter()
         self.worker.thaw()
-        self.channel.send_packed(message)
+        self._send(message)
         values = self.expect(Kind.ANSWER, self.worker.limits.call_s, "answering a call")
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
         seconds = time.perf_counter() - began
         self.worker.freeze()
+        self.watch("answering a call")
         return seconds, answer
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self.channel.send_packed(message)
+        except TimedOut:
+            detail = (
+                f"answering a call: the inputs were not read within {self.worker.limits.call_s:.0f} s. {self._stuck()}"
+            )
+            raise self.fault("timed out", detail) from None
+        except Closed:
+            raise self.closed("answering a call") from None
+
+    def _unasked(self) -> Exception:
+        """The exception for bytes, or an end, that came while no call was pending."""
+        self.worker.thaw()
+        try:
+            kind, _ = self.channel.receive(1)
+        except Closed:
+            return self.closed("between two calls")
+        except WireError as error:
+            return self.fault("tampered", f"between two calls: bytes that are no message of the protocol ({error}).")
+        return self.fault("tampered", f"between two calls: {kind.name} came unasked, after the answer.")
 
 
 def start_worker(
@@ -158,4 +196,8 @@ def start_worker(
 
 
 def _text(values: list[Value]) -> str:
-    return printable(str(values[0])) if values and isinstance(values[0], str) else "the code failed without a message"
+    return (
+        printable(str(values[0])[:MAX_TEXT])
+        if values and isinstance(values[0], str)
+        else "the code failed without a message"
+    )

@@ -227,14 +227,26 @@ class Channel:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def send(self, kind: Kind, *values: Value) -> None:
-        """Sends a message; arrays go through the arena when there is one. Raises Closed when the other side is gone."""
+        """Sends a message; arrays go through the arena when there is one. Raises Closed when the other side is gone, TimedOut past `limit_sends`."""
         self.send_packed(pack(kind, list(values), self.arena, 1 - self.reads_half))
 
     def send_packed(self, message: bytes) -> None:
         try:
             self.sock.sendall(message)
+        except TimeoutError as error:
+            raise TimedOut("nobody reads") from error
         except OSError as error:
             raise Closed(str(error)) from error
+
+    def limit_sends(self, timeout_s: float) -> None:
+        """From now on, a message that the other side does not take within this time is TimedOut instead of waiting for ever."""
+        self.sock.settimeout(timeout_s)
+
+    def waiting(self) -> bool:
+        """Whether bytes of another message are there already."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def receive(self, timeout_s: float | None) -> tuple[Kind, list[Value]]:
         """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so far is kept for the next call."""

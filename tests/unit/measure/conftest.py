@@ -34,13 +34,15 @@ def workspace(lab: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context(lab: Lab, workspace: Path, tmp_path: Path):
+    data = tmp_path / "data"
+    data.mkdir()
     with Janitor() as janitor:
         yield Context(
             lab,
             "cpu",
             janitor.folder / "submission",
             workspace,
-            tmp_path,
+            data,
             tmp_path,
             janitor,
             lambda *_: None,

@@ -141,7 +141,8 @@ def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
 
 @pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
 def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path):
-    secret = tmp_path / "secret.key"
+    secret = tmp_path / "home" / "secret.key"
+    secret.parent.mkdir()
     secret.write_text("key")
     code = """
         import os, socket
