@@ -57,7 +57,8 @@ class EventStream:
     def __iter__(self) -> Iterator[list[Any]]:
         pending = b"" if self._inside else self._skip_head()
         while not self._ended:
-            fresh, pending = pending or self._read(self._chunk_bytes), b""
+            # as much again as is left: an event of any size is scanned a few times only
+            fresh, pending = pending or self._read(max(self._chunk_bytes, len(self.rest))), b""
             buffer = self.rest + fresh
             events, used, self._ended = self._take(buffer, final=not fresh)
             if not used and not fresh and not self._ended:

@@ -289,6 +289,14 @@ def test_a_wrong_guess_of_the_middle_is_never_used(tmp_path, hide):
         assert same(*results)
 
 
+def test_an_event_larger_than_memory_should_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bottleneck_lab.trace.json_stream.EVENT_LIMIT_BYTES", 100_000)
+    huge = {**OPERATOR, "args": {"x": "a" * 300_000}}
+    path = written(tmp_path, trace([huge]))
+    with pytest.raises(CaptureError, match="an event of more than"), path.open("rb") as file:
+        read_kineto(file.read, path, 1000)
+
+
 def alone(path: Path) -> Timeline:
     with path.open("rb") as file:
         return read_kineto(file.read, path)
