@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
@@ -65,17 +68,33 @@ def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
     )
 
 
-def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
+class DeviceTime(NamedTuple):
+    """One device of one rank inside that rank's window: its rows, when it did what, and the stretches in which it did nothing.
+
+    `busy` is everything that it did; `idle` is the rest of the window.
+    """
+
+    rank: int
+    device: int
+    rows: DeviceTable
+    host: HostView
+    window: Window
+    compute: iv.Intervals
+    communication: iv.Intervals
+    copy: iv.Intervals
+    busy: iv.Intervals
+    idle: iv.Intervals
+
+
+def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
     """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
-    found: list[DeviceUse] = []
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         mine = take(timeline.device, timeline.device.rank == rank)
         host = view_host(timeline, rank, mine)
         rows = mine if len(mine) else cpu_rows(timeline, host)
-        devices = _working(rows)
-        found.extend(_use(timeline, rank, take(rows, rows.device == device), host, window) for device in devices)
-    return found
+        for device in _working(rows):
+            yield _device_time(rank, device, take(rows, rows.device == device), host, window)
 
 
 def _working(rows: DeviceTable) -> list[int]:
@@ -85,40 +104,47 @@ def _working(rows: DeviceTable) -> list[int]:
     return found
 
 
-def _use(timeline: Timeline, rank: int, rows: DeviceTable, host: HostView, window: Window) -> DeviceUse:
-    compute = covered(rows, window, Kind.KERNEL)
-    communication = covered(rows, window, Kind.COMMUNICATION)
-    copy = covered(rows, window, Kind.COPY, Kind.MEMSET)
-    exposed_communication = iv.subtract(communication, compute)
-    computing_or_communicating = iv.join(compute, communication)
-    busy = iv.join(computing_or_communicating, copy)
+def _device_time(rank: int, device: int, rows: DeviceTable, host: HostView, window: Window) -> DeviceTime:
+    compute = _covered(rows, window, Kind.KERNEL)
+    communication = _covered(rows, window, Kind.COMMUNICATION)
+    copy = _covered(rows, window, Kind.COPY, Kind.MEMSET)
+    busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
-    device = int(rows.device[0])
-    causes, largest = explain_gaps(timeline, rows, idle, host, window)
-    return DeviceUse(
-        rank=rank,
-        device=device,
-        name="CPU" if device == CPU else _device_name(timeline, rank, device),
-        emulated=timeline.emulated,
-        is_cpu=device == CPU,
-        wall_ns=window.length,
-        busy_ns=busy.total,
-        idle_ns=idle.total,
-        compute_ns=compute.total,
-        communication_ns=communication.total,
-        copy_ns=copy.total,
-        exposed_communication_ns=exposed_communication.total,
-        exposed_copy_ns=iv.subtract(copy, computing_or_communicating).total,
-        streams=len(np.unique(rows.stream)),
-        gap_causes=causes,
-        largest_gaps=largest,
-    )
+    return DeviceTime(rank, device, rows, host, window, compute, communication, copy, busy, idle)
 
 
-def covered(rows: DeviceTable, window: Window, *kinds: Kind) -> iv.Intervals:
+def _covered(rows: DeviceTable, window: Window, *kinds: Kind) -> iv.Intervals:
     """The time inside the window in which a row of one of these kinds ran. Streams overlap: durations are never summed."""
     mask = np.isin(rows.kind, kinds)
     return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
+
+
+def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
+    """What became of each device's time, summed up: one entry a device and rank, in order."""
+    return [_use(timeline, time) for time in find_device_times(timeline)]
+
+
+def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
+    causes, largest = explain_gaps(timeline, time.rows, time.idle, time.host, time.window)
+    is_cpu = time.device == CPU
+    return DeviceUse(
+        rank=time.rank,
+        device=time.device,
+        name="CPU" if is_cpu else _device_name(timeline, time.rank, time.device),
+        emulated=timeline.emulated,
+        is_cpu=is_cpu,
+        wall_ns=time.window.length,
+        busy_ns=time.busy.total,
+        idle_ns=time.idle.total,
+        compute_ns=time.compute.total,
+        communication_ns=time.communication.total,
+        copy_ns=time.copy.total,
+        exposed_communication_ns=iv.subtract(time.communication, time.compute).total,
+        exposed_copy_ns=iv.subtract(time.copy, iv.join(time.compute, time.communication)).total,
+        streams=len(np.unique(time.rows.stream)),
+        gap_causes=causes,
+        largest_gaps=largest,
+    )
 
 
 def _device_name(timeline: Timeline, rank: int, device: int) -> str:

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device import CPU, covered, cpu_rows
+from bottleneck_lab.analysis.device import CPU, find_device_times
 from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause, attribute
-from bottleneck_lab.analysis.host import view_host
-from bottleneck_lab.analysis.window import find_window
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Kind, Timeline, take
 
 
@@ -96,16 +94,10 @@ def find_lanes(timeline: Timeline) -> tuple[tuple[str, ...], list[Lane]]:
 
 def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
     """The idle time of every device by cause, as the analysis attributes it. Causes are named from `first_name` on."""
-    for rank in timeline.ranks:
-        mine = take(timeline.device, timeline.device.rank == rank)
-        host, window = view_host(timeline, rank, mine), find_window(timeline, rank)
-        rows = mine if len(mine) else cpu_rows(timeline, host)
-        for device in np.unique(rows.device).tolist():
-            on_device = take(rows, rows.device == device)
-            busy = covered(on_device, window, Kind.KERNEL, Kind.COMMUNICATION, Kind.COPY, Kind.MEMSET)
-            parts = attribute(iv.complement(busy, window.start, window.end), host)
-            group = device_group(timeline, rank, device)
-            yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
+    for time in find_device_times(timeline):
+        parts = attribute(time.idle, time.host)
+        group = device_group(timeline, time.rank, time.device)
+        yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
 
 
 def _gap_events(parts: Mapping[Cause, iv.Intervals], first_name: int) -> Events:
