@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from bottleneck_lab.analysis.window import Step
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.markup import Markup, tag
@@ -46,7 +47,7 @@ def criterion_bar(criterion: CriterionResult) -> Markup | None:
     colour = {True: "fill-good", False: "fill-bad", None: "fill-value"}[criterion.holds]
     low, target = (_percent(figure / gauge.end) for figure in (gauge.low, gauge.target))
     unsure = _percent((gauge.high - gauge.low) / gauge.end)
-    spoken = f"{words.format_value(gauge.value, criterion.unit)}, wanted {words.format_target(criterion)}"
+    spoken = f"{words.format_measured(criterion)}, wanted {words.format_target(criterion)}"
     return tag(
         "svg",
         tag("title", spoken),
@@ -143,7 +144,7 @@ def _step(left: Point, right: Point) -> Markup:
 
 def _dot(point: Point, unit: str) -> Markup:
     x, y, value, verdict = point
-    figure = words.format_value(value, unit)
+    figure = format_figure(value, unit)
     label = tag("text", figure, x=_percent(x), y=y - 10, text_anchor="middle")
     return tag(
         "g",
@@ -158,7 +159,7 @@ def _axis(main: CriterionResult, end: float) -> list[Markup]:
     if main.target is not None:
         y = 130 - 110 * main.target / end
         drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
-        drawn.append(tag("text", words.format_value(main.target, main.unit), x="7%", y=y + 4, text_anchor="end"))
+        drawn.append(tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end"))
     return drawn
 
 

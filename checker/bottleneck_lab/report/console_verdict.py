@@ -51,9 +51,7 @@ def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
     sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
-        figures = sheet.safe(
-            f"  {words.format_value(gauge.value, criterion.unit)}, wanted {words.format_target(criterion)}"
-        )
+        figures = sheet.safe(f"  {words.format_measured(criterion)}, wanted {words.format_target(criterion)}")
         sheet.line(Text.assemble((_gauge_bar(sheet, gauge), style), figures), indent=3)
     details = [criterion.id, criterion.kind, words.format_interval(criterion)]
     sheet.line(sheet.signs.between.join(filter(None, details)), style="dim", indent=3)

@@ -30,8 +30,12 @@ def _criteria_table(criteria: list[CriterionResult]) -> str:
         return ""
     rows = ["| | criterion | measured | wanted | interval |", "| --- | --- | --- | --- | --- |"]
     for criterion in criteria:
-        value = "" if criterion.value is None else words.format_value(criterion.value, criterion.unit)
-        cells = [criterion.sentence, value, words.format_target(criterion), words.format_interval(criterion)]
+        cells = [
+            criterion.sentence,
+            words.format_measured(criterion),
+            words.format_target(criterion),
+            words.format_interval(criterion),
+        ]
         rows.append(f"| {_MARKS[criterion.holds]} | {' | '.join(map(_plain, cells))} |")
     return "\n".join(rows)
 

@@ -52,7 +52,7 @@ def _criterion(criterion: CriterionResult) -> Markup:
     figures = [criterion.id, criterion.kind]
     if criterion.value is not None:
         target = words.format_target(criterion)
-        value = words.format_value(criterion.value, criterion.unit)
+        value = words.format_measured(criterion)
         figures.insert(0, f"{value}, wanted {target}" if target else value)
     figures.append(words.format_interval(criterion))
     line = tag("p", " · ".join(filter(None, figures)), class_="soft")
@@ -83,7 +83,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Markup | None:
 
 def _attempt_row(number: int, verdict: Verdict) -> list[str]:
     targets = [each for each in verdict.criteria if each.kind == "target" and each.value is not None]
-    figures = ", ".join(f"{each.id} {words.format_value(each.value or 0.0, each.unit)}" for each in targets)
+    figures = ", ".join(f"{each.id} {words.format_measured(each)}" for each in targets)
     outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
     return [str(number), outcome, words.headline(verdict), figures, words.format_moment(verdict.started_at)]
 

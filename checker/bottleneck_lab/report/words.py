@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
@@ -26,26 +27,6 @@ EMULATED = "The accelerator is emulated: its device times are modelled, the work
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def format_number(value: float) -> str:
-    """Three significant digits, without an exponent between 0.001 and a million."""
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}"
-    if not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.2e}"
-    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-
-
-def format_value(value: float, unit: str) -> str:
-    """A measured value with its unit. The unit `share` (0–1) is written as a percentage, `x` as a ratio."""
-    if unit == "share":
-        return format_share(value)
-    if unit == "x":
-        return f"{value:.2f}x"
-    return f"{format_number(value)}{'' if unit in ('', '%') else ' '}{unit}"
 
 
 def format_share(share: float) -> str:
@@ -83,12 +64,19 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def format_measured(criterion: CriterionResult) -> str:
+    """The value, with as many digits as it takes to tell it from the target; empty where the criterion has none."""
+    if criterion.value is None:
+        return ""
+    return format_figure(criterion.value, criterion.unit, criterion.target)
+
+
 def format_target(criterion: CriterionResult) -> str:
     """The target with its direction, such as `at least 80%`; empty where the criterion has none."""
     if criterion.target is None:
         return ""
     words = "at least" if criterion.direction == "at_least" else "at most"
-    return f"{words} {format_value(criterion.target, criterion.unit)}"
+    return f"{words} {format_figure(criterion.target, criterion.unit)}"
 
 
 def format_interval(criterion: CriterionResult) -> str:
@@ -96,11 +84,13 @@ def format_interval(criterion: CriterionResult) -> str:
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
     if low is not None and high is not None:
-        parts.append(f"between {format_value(low, criterion.unit)} and {format_value(high, criterion.unit)}")
+        parts.append(
+            f"between {format_figure(low, criterion.unit, criterion.target)} and {format_figure(high, criterion.unit, criterion.target)}"
+        )
     elif low is not None:
-        parts.append(f"at least {format_value(low, criterion.unit)}")
+        parts.append(f"at least {format_figure(low, criterion.unit, criterion.target)}")
     elif high is not None:
-        parts.append(f"at most {format_value(high, criterion.unit)}")
+        parts.append(f"at most {format_figure(high, criterion.unit, criterion.target)}")
     if criterion.samples:
         parts.append(f"{criterion.samples} sample{'s' * (criterion.samples != 1)}")
     return ", ".join(parts)

@@ -63,7 +63,7 @@ def test_the_page_says_what_matters():
     for words in (
         "dataloader PASS",
         "Emulated device: its times are modelled",
-        "between 90.2% and 92.1%, 12 samples",
+        "between 90% and 92%, 12 samples",
         "idle: input",
         "You predicted 2.20x and measured 2.28x: right on the mark.",
         "the device waits for 50% of the time",

@@ -14,22 +14,11 @@ from bottleneck_lab.report.breakdown import short_name
 from . import made_up
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.8, "share", "80%"),
-        (0.4123, "share", "41.2%"),
-        (0.0001, "share", "<0.1%"),
-        (1.5, "x", "1.50x"),
-        (4.5678, "ms", "4.57 ms"),
-        (12345.6, "requests/s", "12,346 requests/s"),
-        (3, "", "3"),
-        (math.nan, "share", "nan"),
-        (math.inf, "ms", "inf ms"),
-    ],
-)
-def test_values(value, unit, text):
-    assert words.format_value(value, unit) == text
+def test_a_value_reads_differently_from_the_target_that_it_misses():
+    """The figures of all renderings come from the function that writes a verdict's sentences."""
+    near = msgspec.structs.replace(made_up.utilisation(0.7996, 0.79, 0.81, holds=False), value=0.7996)
+    assert words.format_measured(near) == "79.96%"
+    assert words.format_measured(msgspec.structs.replace(near, value=None)) == ""
 
 
 @pytest.mark.parametrize(
