@@ -79,7 +79,8 @@ def find_steps(timeline: Timeline) -> list[Step]:
     found = []
     for i in range(len(steps)):
         start, end = int(steps.start[i]), int(steps.end[i])
-        mine = (others.thread == steps.thread[i]) & (others.start >= start) & (others.end <= end)
+        near = take(others, slice(*np.searchsorted(others.start, (start, end)).tolist()))
+        mine = (near.thread == steps.thread[i]) & (near.end <= end)
         found.append(
             Step(
                 name=timeline.strings[int(steps.name[i])],
@@ -87,7 +88,7 @@ def find_steps(timeline: Timeline) -> list[Step]:
                 start_ns=start,
                 duration_ns=end - start,
                 cost_ns=int(costs[i]),
-                range_ns=outermost_times(timeline, take(others, mine)),
+                range_ns=outermost_times(timeline, take(near, mine)),
             )
         )
     return found
