@@ -33,7 +33,9 @@ def capture(model, images, passes, device):
     wait = torch.cuda.synchronize if cuda else lambda: None
     wait()
     with profile(
-        activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []), record_shapes=True, acc_events=True
+        activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []),
+        record_shapes=True,
+        acc_events=True,
     ) as profiler:
         for _ in range(passes):
             model(images)

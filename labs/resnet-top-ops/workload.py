@@ -55,11 +55,15 @@ def load(device):
 def main(record):
     """Record the trace of PASSES forward passes on photographs of the data set."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made")
+    parser.add_argument(
+        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+    )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     options = parser.parse_args()
     images = images_from(photographs(options.photos, BATCH[options.device]), options.device)
     trace = Path(TRACE).absolute()
     trace.unlink(missing_ok=True)
     record(network(options.device), images, PASSES, trace)
-    print(f"{PASSES} passes of {len(images)} photographs on {options.device}: {TRACE if trace.exists() else 'no trace'}")
+    print(
+        f"{PASSES} passes of {len(images)} photographs on {options.device}: {TRACE if trace.exists() else 'no trace'}"
+    )

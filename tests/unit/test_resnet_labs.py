@@ -1,0 +1,122 @@
+"""Labs resnet-latency and resnet-top-ops: their declarations, their traffic, and what their judges accept."""
+
+import importlib.util
+import io
+import random
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottleneck_lab.analysis.findings import FINDING_IDS
+from bottleneck_lab.catalog import LabSpec, read_toml
+
+ROOT = Path(__file__).parents[2]
+LATENCY, TOP_OPS = ROOT / "labs" / "resnet-latency", ROOT / "labs" / "resnet-top-ops"
+SETTINGS = {"photos": "large", "near_tie": 0.25, "disagreement": 0.028}
+
+
+def load_module(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+judge = load_module("resnet_latency_judge", LATENCY / "judge.py")
+work = load_module("resnet_top_ops_judge", TOP_OPS / "judge.py").work
+
+
+@pytest.mark.parametrize("lab", [LATENCY, TOP_OPS], ids=lambda path: path.name)
+def test_the_declaration_is_complete(lab):
+    spec = msgspec.convert(read_toml(lab / "lab.toml"), LabSpec)
+    questions = {question.id for question in spec.questions}
+    assert set(spec.devices) == {"cpu", "cuda"}
+    assert all((lab / name).is_file() for name in spec.files)
+    assert set(read_toml(ROOT / "solutions" / lab.name / "diagnosis.toml")) == questions
+    assert set(read_toml(lab / "diagnosis.toml")) <= questions
+    assert all(hint.finding is None or hint.finding in FINDING_IDS for hint in spec.hints)
+    assert len(list((ROOT / "tests" / "variants" / lab.name).iterdir())) >= 3
+
+
+def test_both_labs_have_the_same_network():
+    assert (LATENCY / "weights.py").read_bytes() == (TOP_OPS / "weights.py").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------ resnet-latency
+
+
+@pytest.fixture
+def reference():
+    scores = np.exp(3 * np.random.default_rng(0).standard_normal(1000))
+    return scores / scores.sum()
+
+
+def verdict(answer, reference):
+    return judge.judge("large", [b""], [answer], [reference], SETTINGS)
+
+
+def blurred(reference, amount):
+    logits = np.log(reference) + amount * 3 * np.random.default_rng(1).standard_normal(1000)
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+def test_the_reference_and_small_differences_are_right(reference):
+    assert verdict(reference.astype(np.float32), reference) is None
+    assert verdict(blurred(reference, 0.015), reference) is None
+
+
+def test_a_near_tie_may_be_among_the_best_five(reference):
+    order = np.argsort(reference)[::-1]
+    near = reference.copy()
+    near[order[5]] = near[order[4]] * 0.99
+    swapped = near.copy()
+    swapped[order[[4, 5]]] = near[order[[5, 4]]]
+    assert verdict(swapped / swapped.sum(), near / near.sum()) is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda p: p[:999], "shape"),
+        (lambda p: p * 2, "add up to 1"),
+        (lambda p: np.where(np.arange(1000) == 3, np.nan, p), "finite"),
+        (np.log, "at least 0"),
+        (lambda p: p[::-1], "five best"),
+        (lambda p: blurred(p, 0.05), "away from the reference"),
+    ],
+)
+def test_each_wrong_answer_is_told_by_its_kind(reference, spoil, says):
+    assert says in verdict(spoil(reference), reference)
+
+
+def test_no_request_comes_twice_and_all_have_the_size_of_their_device():
+    traffic, draw = judge.traffic(), random.Random(1)
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8))
+    sent = [traffic.request(photo, (96, 64), draw) for _ in range(6)]
+    assert len(set(sent)) == 6
+    assert {Image.open(io.BytesIO(jpeg)).size for jpeg in sent} == {(96, 64)}
+    assert Image.open(io.BytesIO(traffic.request(photo.rotate(90, expand=True), (96, 64), draw))).size == (64, 96)
+    assert all(side % 16 == 0 for size in traffic.SIZES.values() for side in size), "scaled decoding stays exact"
+
+
+# ------------------------------------------------------------------------------------------ resnet-top-ops
+
+
+def test_work_of_the_first_convolution():
+    dims = ((4, 3, 224, 224), (64, 3, 7, 7), (), (), (), (), ())
+    flop, moved = work("aten::mkldnn_convolution", dims, ("", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"))
+    assert flop == 2 * 4 * 64 * 112 * 112 * 3 * 49
+    assert moved == 4 * (4 * 3 * 224 * 224 + 64 * 3 * 49 + 4 * 64 * 112 * 112)
+
+
+def test_work_of_the_other_operators():
+    assert work("aten::addmm", ((1000,), (4, 2048), (2048, 1000), (), ()), ("",) * 5)[0] == 2 * 4 * 2048 * 1000
+    assert work("aten::clamp_min_", ((4, 8), ()), ("", "0.")) == (32, 256)
+    pooled = work("aten::max_pool2d_with_indices", ((1, 2, 8, 8), ()), ("", "[3, 3]", "[2, 2]", "[1, 1]"))
+    assert pooled == (2 * 16 * 9, 4 * 128 + 12 * 32)
+    assert work("aten::empty", ((),), ("",)) is None
