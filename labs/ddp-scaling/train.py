@@ -3,12 +3,11 @@
 torchrun --nproc-per-node 4 train.py
 """
 
+import recipe
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-
-import recipe
 
 
 def wrap(model):

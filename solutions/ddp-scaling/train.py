@@ -5,12 +5,11 @@ torchrun --nproc-per-node 4 train.py
 
 from contextlib import nullcontext
 
+import recipe
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-
-import recipe
 
 LOG_EVERY = 20  # steps between reads of the loss; each read makes the host wait for the GPU
 
