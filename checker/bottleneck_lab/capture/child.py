@@ -1,4 +1,4 @@
-"""The process that runs a learner's code for `lab run` and `lab profile`: `python -m bottleneck_lab.capture.child train|calls|script …`."""
+"""The process that runs a learner's code for `lab run` and `lab profile`: `python -m bottleneck_lab.capture.child train|calls …`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import json
 import os
-import runpy
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from bottleneck_lab.measure.worker import as_values, load_module
 def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[Callable[[], None]]:
     """torch.profiler around what follows, with a function to call after each step; no profiler without `trace`.
 
-    Without a schedule the whole of it is recorded. CUDA activity is recorded where there is a GPU.
+    CUDA activity is recorded where there is a GPU.
     """
     if trace is None:
         yield lambda: None
@@ -74,18 +72,10 @@ def calls(options: argparse.Namespace) -> None:
             step()
 
 
-def script(options: argparse.Namespace) -> None:
-    """Any Python program, recorded from beginning to end."""
-    sys.argv = [str(options.entry), *options.arguments]
-    sys.path.insert(0, str(options.entry.parent))
-    with profiling(options.trace, None):
-        runpy.run_path(str(options.entry), run_name="__main__")
-
-
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["train", "calls", "script"])
+    parser.add_argument("mode", choices=["train", "calls"])
     parser.add_argument("--entry", type=Path, required=True)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--schedule", type=json.loads)
@@ -94,9 +84,8 @@ def main() -> None:
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--inputs", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    {"train": train, "calls": calls, "script": script}[options.mode](options)
+    {"train": train, "calls": calls}[options.mode](options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""torch.profiler and the allocator's history around any Python program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.capture.launchers import as_python, split
+from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.capture.script import NO_TORCH
+from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+
+TRACE, OUTCOME, SNAPSHOT = "trace{rank}.json.gz", "outcome{rank}.json", "memory{rank}.pickle"
+_SCRIPT = Path(__file__).with_name("script.py")
+
+
+def command(request: Request, python: str) -> list[str]:
+    """The program with the profiler around it, in every rank of a launcher. Raises UsageError for what is not Python."""
+    launch, options = split(request.program, python), request.options
+    found = as_python(launch.program, python) if launch.program else None
+    if found is None:
+        raise UsageError(
+            f"torch.profiler records Python programs, and '{request.program[0]}' is none.",
+            "Name one (`lab profile -- python train.py`), or take a tool for any program: `--tool nsys`.",
+        )
+    interpreter, target = found
+    ours = [str(_SCRIPT), "--trace", str(request.out / TRACE), "--outcome", str(request.out / OUTCOME)]
+    flags = {"--shapes": options.shapes, "--memory": options.memory, "--stack": options.stack}
+    ours += [flag for flag, wanted in flags.items() if wanted]
+    if options.memory:
+        ours += ["--snapshot", str(request.out / SNAPSHOT)]
+    if options.schedule:
+        ours += ["--schedule", json.dumps(dict(zip(("wait", "warmup", "active"), options.schedule, strict=True)))]
+    return [*launch.launcher, *interpreter, *ours, "--", *target]
+
+
+def record(request: Request) -> Captured:
+    """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the reason."""
+    line = command(request, sys.executable)
+    request.announce(typed(line, request.environment))
+    ended = run(request, line)
+    outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(request.out.glob("outcome*.json"))]
+    files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
+    if not files:
+        raise explain(request, ended, outcomes)
+    if request.options.tensorboard:
+        _for_tensorboard(request.out, files)
+    extra = sorted(path.name for path in request.out.glob("*.pickle"))
+    version = str(outcomes[0].get("torch", "")) if outcomes else ""
+    return Captured(files, typed(line, request.environment), ended, version, extra, _notes(request, outcomes))
+
+
+def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> CaptureError | MachineError:
+    """Why there is no trace."""
+    outcome = outcomes[0] if outcomes else {}
+    if outcome.get("problem") == NO_TORCH:
+        return MachineError(
+            "The Python that runs the program has no torch.",
+            "Activate the program's own environment, or name its Python: `lab profile -- /path/to/python …`.",
+        )
+    if request.options.schedule and outcome.get("status") == 0:
+        wanted = sum(request.options.schedule)
+        return CaptureError(
+            f"The program took {outcome.get('steps', 0)} optimizer steps; the schedule needs {wanted}.",
+            "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record everything.",
+        )
+    said = f":\n{ended.last_lines()}" if ended.tail.strip() else "."
+    return CaptureError(
+        f"The program {ended.why()} before its trace was written{said}", "Run it without the profiler first."
+    )
+
+
+def _notes(request: Request, outcomes: list[dict[str, Any]]) -> list[str]:
+    notes = [f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome]
+    if request.options.memory and not any(request.out.glob("*.pickle")):
+        notes.append("No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's allocator.")
+    elif request.options.memory:
+        notes.append("Drag memory.pickle into https://pytorch.org/memory_viz to see every block of GPU memory.")
+    return notes
+
+
+def _for_tensorboard(out: Path, files: list[str]) -> None:
+    """The same traces under the names that TensorBoard's profiler plugin looks for."""
+    folder = out / "tensorboard"
+    folder.mkdir()
+    for worker, name in enumerate(files):
+        os.link(out / name, folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz")

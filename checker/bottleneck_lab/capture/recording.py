@@ -1,0 +1,179 @@
+"""Running a program under a tool: what is asked for, how it ended, and that nothing of it is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from bottleneck_lab.errors import MachineError, UsageError
+
+MARK = "BOTTLENECK_LAB_CAPTURE"
+"""Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""
+
+WRITE_S = 60
+"""Seconds that a tool has to write its report once it was asked to stop."""
+
+_TAIL_BYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a learner may choose. Each tool reads those that it knows.
+
+    `schedule` counts optimizer steps: wait, warm-up, active. `kernel` is ncu's regular expression for kernel names, `launches` how many of them are
+    measured after `skip`. `metrics` are ncu's own names; none means its full set.
+    """
+
+    shapes: bool = True
+    memory: bool = False
+    stack: bool = False
+    schedule: tuple[int, int, int] | None = None
+    tensorboard: bool = False
+    kernel: str = ""
+    launches: int = 5
+    skip: int = 0
+    metrics: tuple[str, ...] = ()
+    lock_clocks: bool = False
+    check: str = "memcheck"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One capture: the program as it would be typed, the folder it runs in, and the empty folder for what comes out of it."""
+
+    program: tuple[str, ...]
+    folder: Path
+    out: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float | None = None
+    options: Options = field(default_factory=Options)
+    sink: Callable[[bytes], object] = lambda _output: None
+    announce: Callable[[str], object] = lambda _command: None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. `tail` is the last of what it and the program printed."""
+
+    status: int
+    timed_out: bool
+    interrupted: bool
+    seconds: float
+    tail: str
+
+    def why(self) -> str:
+        """In words, for a message."""
+        if self.interrupted:
+            return "was interrupted"
+        if self.timed_out:
+            return f"was stopped after {self.seconds:.0f} s, its time limit"
+        if self.status < 0:
+            return f"was ended by signal {-self.status} ({signal.Signals(-self.status).name})"
+        return f"ended with status {self.status}"
+
+    def last_lines(self, count: int = 12) -> str:
+        """The last lines that it printed."""
+        return "\n".join(self.tail.rstrip().splitlines()[-count:])
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a tool left: the files of the capture that hold a timeline or a table, the command as it can be typed, and remarks."""
+
+    files: list[str]
+    command: str
+    ended: Ended
+    version: str = ""
+    extra: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def typed(command: list[str], environment: Mapping[str, str]) -> str:
+    """The command as a line for a shell."""
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])
+
+
+def run(request: Request, command: list[str], environment: Mapping[str, str] | None = None) -> Ended:
+    """Runs a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and comes through as KeyboardInterrupt.
+
+    At the limit and at Ctrl-C it is asked to stop (SIGINT) and has `WRITE_S` to write what it recorded. Nothing of it outlives this call.
+    Raises UsageError for a program that does not exist, MachineError for one that cannot be run.
+    """
+    mark, began = secrets.token_hex(8), time.monotonic()
+    process = _start(request, command, {**request.environment, **(environment or {}), MARK: mark})
+    tail = bytearray()
+    reader = threading.Thread(target=_forward, args=(process.stdout, request.sink, tail), daemon=True)
+    reader.start()
+    timed_out = interrupted = False
+    try:
+        try:
+            process.wait(request.limit_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _stop(process)
+        except KeyboardInterrupt:
+            interrupted = True
+            _stop(process)
+    finally:
+        end_ours(process, mark)
+    reader.join(5)
+    seconds = time.monotonic() - began
+    return Ended(process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace"))
+
+
+def _start(request: Request, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=request.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no program '{command[0]}'.", "Check its name and its path.") from error
+    except OSError as error:
+        raise MachineError(
+            f"'{command[0]}' cannot be run: {error.strerror}.", "Is it a program, and may you run it?"
+        ) from error
+
+
+def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: bytearray) -> None:
+    """Passes output on as it comes, also a progress bar's unfinished lines, and keeps the last of it."""
+    if pipe is None:
+        return
+    while output := os.read(pipe.fileno(), 1 << 16):
+        sink(output)
+        tail += output
+        del tail[:-_TAIL_BYTES]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(WRITE_S)
+
+
+def end_ours(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Kills what is left of a command: its process group, and every process that bears its mark, wherever it went."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for other in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if other.pid != os.getpid() and other.environ().get(MARK) == mark:
+                other.kill()
+    process.wait()

@@ -1,0 +1,54 @@
+"""compute-sanitizer: stray reads, races, uninitialised memory and misused barriers of a program's kernels."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from bottleneck_lab.capture.launchers import split
+from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.errors import CaptureError, MachineError
+from bottleneck_lab.trace.external import run_tool
+
+CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
+REPORT = "sanitizer.txt"
+PROBE_S = 60
+
+_OPTION = re.compile(r"(--[a-z][a-z0-9-]*)")
+_VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
+_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards?")
+
+
+def command(tool: str, options: frozenset[str], request: Request) -> list[str]:
+    """The whole command line, of options that this release knows."""
+    settings = {"--tool": request.options.check, "--target-processes": "all", "--print-limit": "100"}
+    known = [word for name, value in settings.items() if name in options for word in (name, value)]
+    return split(request.program, sys.executable).around(tool, *known, "--log-file", str(request.out / REPORT))
+
+
+def record(tool: str, request: Request) -> Captured:
+    """Runs the program under compute-sanitizer. Raises CaptureError when it came to no conclusion, MachineError without a GPU."""
+    version = _VERSION.search(run_tool([tool, "--version"], Path(tool), PROBE_S))
+    options = frozenset(_OPTION.findall(run_tool([tool, "--help"], Path(tool), PROBE_S)))
+    line = command(tool, options, request)
+    request.announce(typed(line, request.environment))
+    ended = run(request, line)
+    notes = [found(request.out / REPORT, ended)]
+    return Captured([REPORT], typed(line, request.environment), ended, version[1] if version else "", notes=notes)
+
+
+def found(report: Path, ended: Ended) -> str:
+    """What the report concludes, in one sentence. A run without its summary proves nothing."""
+    text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+    counts = [int(errors or hazards) for errors, hazards in _SUMMARY.findall(text)]
+    if counts:
+        return f"compute-sanitizer found {sum(counts)} problems." if sum(counts) else "compute-sanitizer found nothing."
+    if "CUDA driver" in text + ended.tail or "no CUDA" in text + ended.tail:
+        raise MachineError(
+            "compute-sanitizer finds no CUDA device.", "It needs a GPU; `lab doctor` says what this machine has."
+        )
+    raise CaptureError(
+        f"compute-sanitizer came to no conclusion; the program {ended.why()}:\n{ended.last_lines()}",
+        "Run the program without it first; a program that launches no kernel has nothing to be checked.",
+    )

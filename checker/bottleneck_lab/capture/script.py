@@ -1,0 +1,184 @@
+"""torch.profiler around any Python program: `python script.py --trace FILE … -- program.py its arguments`.
+
+Stands alone: the interpreter may be any that has torch, and need not have bottleneck_lab. What came of it is written to a file, since a program's
+exit status is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+NO_TORCH = "no torch"
+
+
+def rank_suffix() -> str:
+    """`.rank3` for a process of several, else nothing."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
+        if int(os.environ.get(size, "1")) > 1:
+            return f".rank{os.environ[rank]}"
+    return ""
+
+
+def place(name: str) -> Path:
+    """A file of this rank: `{rank}` in the name is filled in."""
+    return Path(name.replace("{rank}", rank_suffix()))
+
+
+class Steps:
+    """Counts the optimizer's steps. With a schedule each moves the profiler on; without, each is a range named `step N`.
+
+    Only the optimizer seen first counts: a program with two would make two steps an iteration.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.moved: Callable[[], Any] | None = None
+        self._first: int | None = None
+        self._range: Any = None
+
+    def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """After a step. The last range stays open, and so unrecorded: what follows the last step is no step."""
+        if self._first is None:
+            self._first = id(optimizer)
+        if id(optimizer) != self._first:
+            return
+        self.count += 1
+        if self.moved:
+            self.moved()
+        else:
+            self._next_range()
+
+    def _next_range(self) -> None:
+        from torch.profiler import record_function
+
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+        self._range = record_function(f"step {self.count}")
+        self._range.__enter__()
+
+
+@contextlib.contextmanager
+def profiling(options: argparse.Namespace) -> Iterator[Steps]:
+    """The profiler, and the allocator's history where it is asked for; both are written however the program ends."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    steps, cuda = Steps(), torch.cuda.is_available()
+    register_optimizer_step_post_hook(steps)
+    plan = schedule(**options.schedule, repeat=1) if options.schedule else None
+    parameters = inspect.signature(profile.__init__).parameters
+    newer: dict[str, Any] = {"acc_events": True} if "acc_events" in parameters else {}
+    if options.snapshot and cuda:
+        torch.cuda.memory._record_memory_history(max_entries=100_000)
+    try:
+        with profile(
+            activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []),
+            schedule=plan,
+            record_shapes=options.shapes,
+            profile_memory=options.memory,
+            with_stack=options.stack,
+            on_trace_ready=lambda done: done.export_chrome_trace(str(place(options.trace))),
+            **newer,
+        ) as profiler:
+            steps.moved = profiler.step if plan else None
+            yield steps
+            if cuda:
+                torch.cuda.synchronize()
+    finally:
+        if options.snapshot and cuda:
+            torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]
+
+
+def execute(program: list[str]) -> None:
+    """Runs what an interpreter would: a file, `-m module` or `-c code`, each with its own `sys.argv` and `sys.path`."""
+    if program[0] == "-m":
+        sys.argv, sys.path[0] = program[1:], str(Path.cwd())
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    elif program[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *program[2:]], ""
+        exec(compile(program[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv, sys.path[0] = program, str(Path(program[0]).resolve().parent)
+        runpy.run_path(program[0], run_name="__main__")
+
+
+def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]) -> int:
+    """The program's exit status, and in `outcome` what came of it."""
+    status = 0
+    with profiling(options) as steps:
+        try:
+            execute(program)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                sys.stderr.write(end.code + "\n")
+        except KeyboardInterrupt:
+            status = 130
+        except BaseException as error:
+            status, outcome["error"] = 1, f"{type(error).__name__}: {error}"
+            _show(error)
+        finally:
+            outcome["steps"] = steps.count
+    return status
+
+
+def _show(error: BaseException) -> None:
+    """The traceback as it would be without us: from the program's own first line on."""
+    trace = error.__traceback__
+    while trace and (trace.tb_frame.f_code.co_filename == __file__ or "runpy" in trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our options, and the program after `--`."""
+    at = arguments.index("--")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trace", required=True)
+    parser.add_argument("--outcome", required=True)
+    parser.add_argument("--snapshot")
+    parser.add_argument("--schedule", type=json.loads)
+    for flag in ("--shapes", "--memory", "--stack"):
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_args(arguments[:at]), arguments[at + 1 :]
+
+
+def _terminated(_signum: int, _frame: Any) -> None:
+    raise SystemExit(143)
+
+
+def main() -> int:
+    """Entry point."""
+    options, program = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, _terminated)
+    outcome: dict[str, Any] = {}
+    try:
+        import torch
+
+        outcome["torch"] = torch.__version__
+    except ImportError:
+        outcome["problem"] = NO_TORCH
+        place(options.outcome).write_text(json.dumps(outcome), encoding="utf-8")
+        return 1
+    status = 1
+    try:
+        status = run(options, program, outcome)
+    finally:
+        place(options.outcome).write_text(json.dumps({**outcome, "status": status}), encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Every profiler behind `lab profile`: which there are, where they are, and one way to make a capture with any of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bottleneck_lab.capture import ncu, nsys, program, sanitizer
+from bottleneck_lab.capture.compilers import find_tool
+from bottleneck_lab.capture.recording import Captured, Options, Request
+from bottleneck_lab.catalog import Device, Lab, hash_files
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.measure.context import Progress
+from bottleneck_lab.measure.machine import fingerprint
+
+TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
+WITHOUT_TIMELINE = ("ncu", "sanitizer")
+"""Tools whose captures say nothing about where a program's whole time went."""
+
+LAB_LIMIT_S = 900.0
+"""A lab's workload, alone, takes seconds; under ncu every kernel is run many times."""
+
+OUTPUT = "output.txt"
+_EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
+    "nsys": ("nsys", nsys.record),
+    "ncu": ("ncu", ncu.record),
+    "sanitizer": ("compute-sanitizer", sanitizer.record),
+}
+_PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
+_GET = {
+    "nsys": "the CUDA toolkit brings it, NVIDIA's repository has `nsight-systems`, Debian's non-free component `nsight-systems`",
+    "ncu": "the CUDA toolkit brings it, NVIDIA's repository has `nsight-compute`, Debian's non-free component `nsight-compute`",
+    "compute-sanitizer": "the CUDA toolkit brings it, NVIDIA's repository has `cuda-sanitizer`",
+}
+
+
+def locate(executable: str) -> str:
+    """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works without."""
+    found = find_tool(executable)
+    if found is None:
+        newest = [path / executable for place in _PLACES for path in sorted(Path("/").glob(place[1:]), reverse=True)]
+        found = next((path for path in newest if path.is_file()), None)
+    if found is None:
+        raise MachineError(
+            f"{executable} is not installed here, neither on PATH nor where CUDA puts it.",
+            f"To get it: {_GET[executable]} (docs/capture.md). Without it, `lab profile --tool torch` works, and `--tool memory`.",
+        )
+    return str(found)
+
+
+def record(tool: str, request: Request) -> Captured:
+    """Makes one capture with `tool` in the request's empty folder, and describes it in `capture.json`.
+
+    Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when nothing usable was recorded.
+    """
+    require_known(tool)
+    if tool in _EXECUTABLES:
+        executable, recorder = _EXECUTABLES[tool]
+        captured = recorder(locate(executable), request)
+    else:
+        captured = program.record(request)
+    (request.out / OUTPUT).write_text(captured.ended.tail, encoding="utf-8")
+    return captured
+
+
+def require_known(tool: str) -> None:
+    """Raises UsageError for a tool that there is not."""
+    if tool not in TOOLS:
+        raise UsageError(f"There is no tool called '{tool}'.", f"There are: {', '.join(TOOLS)}.")
+
+
+def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
+    """Writes `capture.json`: what was recorded, how, and where. No host name, no environment variables."""
+    description = {
+        "tool": tool,
+        "version": captured.version,
+        "command": captured.command,
+        "files": captured.files,
+        "extra": captured.extra,
+        "status": captured.ended.status,
+        "seconds": round(captured.ended.seconds, 3),
+        "notes": captured.notes,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": fingerprint(),
+        **more,
+    }
+    (out / "capture.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def profile_with(
+    lab: Lab, workspace: Path, device: Device, tool: str, *, data: Path, out: Path, progress: Progress
+) -> Path:
+    """Captures a lab's workload as it runs alone (`python <entry>`), so that the same command can be copied and run by hand.
+
+    Returns the first file of the capture. Raises as `record` does.
+    """
+    request = Request(
+        program=(sys.executable, "-u", lab.spec.entry),
+        folder=workspace,
+        out=out,
+        environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
+        limit_s=LAB_LIMIT_S,
+        options=Options(memory=tool == "memory"),
+        announce=lambda line: progress(f"$ {line}", 0.2),
+    )
+    captured = record(tool, request)
+    code = hash_files({name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()})
+    describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
+    return out / captured.files[0]
