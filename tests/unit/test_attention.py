@@ -182,3 +182,11 @@ def test_the_workload_runs_alone(tmp_path, capsys, monkeypatch):
     load_module(tmp_path / "attention.py", "attention").main()
     assert len(capsys.readouterr().out.splitlines()) == 4
     sys.modules.pop("reference", None)
+
+
+def test_the_gpu_cases_fit_the_shared_memory(judge):
+    settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cuda"]["settings"]
+    for seed in range(20):
+        for shape in map(judge.parse, judge.cases(np.random.default_rng(seed), settings)):
+            inputs = 3 * shape.batch * shape.heads * shape.seq * shape.dim * (4 if shape.dtype == "bf16" else 2)
+            assert inputs < 0.9 * settings["arena_mb"] * 2**20 / 2
