@@ -529,7 +529,8 @@ def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> 
     The trace that it writes is moved to `trace`.
     """
     written = context.workspace / "trace.json.gz"
-    process = subprocess.Popen(
+    written.unlink(missing_ok=True)  # an older one is not what is asked for
+    with subprocess.Popen(
         [sys.executable, "-u", str(context.workspace / context.lab.spec.entry)],
         cwd=context.workspace,
         env={**os.environ, "LAB_PHOTOS": str(context.data), "LAB_DEVICE": context.device},
@@ -539,11 +540,11 @@ def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> 
         text=True,
         errors="replace",
         start_new_session=True,
-    )
-    context.janitor.follow(process.pid)
-    for line in process.stdout or ():
-        on_line(line)
-    status = process.wait()
+    ) as process:
+        context.janitor.follow(process.pid)
+        for line in process.stdout or ():
+            on_line(line)
+        status = process.wait()
     context.janitor.forget(process.pid)
     if status == 0 and written.is_file():
         shutil.copyfile(written, trace)

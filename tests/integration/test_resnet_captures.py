@@ -1,0 +1,57 @@
+"""Captures of the two ResNet workloads show what their labs teach."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.capture import workload
+from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.trace.load import load
+
+ROOT = Path(__file__).parents[2]
+# The capture's child leaves its pipe to the garbage collector; that is not what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    command = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root)]
+    subprocess.run([*command, "--small", "4", "--large", "3", "--progress", "none"], check=True, timeout=120)
+    return root
+
+
+def captured(slug, photos, folder, scripts):
+    """The summary of a capture on the CPU, the editable files taken from `scripts`."""
+    spec = msgspec.convert(read_toml(ROOT / "labs" / slug / "lab.toml"), LabSpec)
+    lab = Lab(slug, "beginner", ROOT / "labs" / slug, ROOT / "solutions" / slug, spec)
+    place, out = folder / "workspace", folder / "out"
+    out.mkdir(parents=True)
+    place.mkdir()
+    for name in spec.files:
+        shutil.copy((scripts if name in spec.editable else lab.path) / name, place)
+    trace = workload.profile(
+        lab, place, "cpu", "torch", data=photos, home=folder, out=out, progress=lambda _doing, _share: None
+    )
+    return summarise(load(trace))
+
+
+def test_the_shipped_service_spends_most_of_a_request_on_preparing_the_picture(photos, tmp_path):
+    seen = captured("resnet-latency", photos, tmp_path, ROOT / "labs" / "resnet-latency")
+    assert seen.findings[0].id == "input-starved"
+    assert seen.range_shares["preprocess"] > max(seen.range_shares["model"], seen.range_shares["postprocess"])
+
+
+def test_the_solution_has_moved_the_bottleneck_to_the_network(photos, tmp_path):
+    seen = captured("resnet-latency", photos, tmp_path, ROOT / "solutions" / "resnet-latency")
+    assert seen.range_shares["model"] > seen.range_shares["preprocess"]
+
+
+def test_convolutions_are_the_top_operator_of_a_recorded_pass(photos, tmp_path):
+    seen = captured("resnet-top-ops", photos, tmp_path, ROOT / "solutions" / "resnet-top-ops")
+    assert "conv" in seen.operators[0].name
