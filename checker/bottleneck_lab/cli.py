@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `lab --help` loads neither
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -90,9 +91,10 @@ def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _tell(message: str, remedy: str) -> None:
-    """The form of every error: what is wrong, then what to do."""
-    sys.stdout.flush()
-    sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
+    """The form of every error: what is wrong, then what to do. A terminal that is gone is told nothing."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
 
 
 def _unexpected(error: Exception) -> ExitCode:
@@ -110,18 +112,21 @@ def _unexpected(error: Exception) -> ExitCode:
     return ExitCode.ERROR
 
 
+_PIPE_CLOSED = 141
+"""What a shell reports for a program that SIGPIPE ended. The signal itself stays off: a worker that dies must not take the verifier along."""
+
+
 def _invoke() -> int:
     """Run the command line; the exit status."""
     try:
         app(prog_name="lab")
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
-        if status == ExitCode.INTERRUPTED:
-            _tell("Interrupted. Everything recorded before is intact.", "")
-        return status
+        return _status(end)
     except LabError as error:
         _tell(error.message, error.remedy)
         return error.exit_code
+    except BrokenPipeError:
+        return _PIPE_CLOSED
     except OSError as error:
         from bottleneck_lab.workspace.atomic import explain
 
@@ -135,6 +140,29 @@ def _invoke() -> int:
     return ExitCode.OK
 
 
+def _status(end: SystemExit) -> int:
+    """The exit status that Typer or Rich chose, save for their 1 where nothing failed: it would read as FAIL."""
+    status = end.code if isinstance(end.code, int) else 0
+    if isinstance(end.__context__, BrokenPipeError):
+        return _PIPE_CLOSED
+    if isinstance(end.__context__, typer.Abort):
+        status = ExitCode.INTERRUPTED
+    if status == ExitCode.INTERRUPTED:
+        _tell("Interrupted. Everything recorded before is intact.", "")
+    return status
+
+
+def _finish(status: int) -> int:
+    """The status once everything was written; the reader may have gone meanwhile."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _PIPE_CLOSED
+    if status == _PIPE_CLOSED:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return status
+
+
 def main() -> NoReturn:
     """Entry of the `lab` program."""
     for stream in (sys.stdout, sys.stderr):
@@ -142,4 +170,4 @@ def main() -> NoReturn:
             stream.reconfigure(errors="replace")
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, _stop)
-    sys.exit(int(_invoke()))
+    sys.exit(_finish(int(_invoke())))
