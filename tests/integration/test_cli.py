@@ -337,6 +337,27 @@ class TestTerminals:
         assert "gain = 12.0" in text
 
 
+class TestPipes:
+    """A reader that goes away is no FAIL (1): the shell learns what it learns from other programs, and nothing is printed."""
+
+    @pytest.mark.parametrize(
+        "arguments", [["list"], ["list", "--json"], ["--help"], ["history"], ["doctor"]], ids=" ".join
+    )
+    def test_a_closed_pipe_ends_it_quietly(self, learner, arguments):
+        place = learner.start()
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            [*LAB, *arguments], cwd=place, env=learner.environment, stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    def test_a_question_that_is_left_is_no_fail(self, learner):
+        status, shown = learner.terminal("diagnose", at=learner.start(), answers="\x04")
+        assert status == 130, shown
+
+
 class TestDiagnose:
     def test_without_a_terminal_by_arguments(self, learner):
         place = learner.start()
@@ -547,9 +568,32 @@ class TestProfileAndReport:
         page = place / "pages" / "report.html"
         assert learner.lab("report", "--html", str(page), at=place).returncode == 0
         assert page.read_text().startswith("<!")
+        assert json.loads((capture / "capture.json").read_text())["environment"]["cpu"] in page.read_text()
+        asked = learner.json("report", "--query", "SELECT count(*) AS n FROM ranges", at=place)
+        assert asked["columns"] == ["n"]
+        assert asked["rows"][0][0] > 0
+        outside = learner.lab("report", str(capture / "trace.json.gz"))
+        assert outside.returncode == 0
+        assert "Where the time went" in outside.stdout
+        wrong = learner.lab("report", "none.json.gz")
+        assert wrong.returncode != 0
+        assert "none.json.gz does not exist" in wrong.stderr
+        no_sql = learner.lab("report", "--query", "DELETE FROM operators", at=place)
+        assert no_sql.returncode == 2
+        assert "Write one SELECT" in no_sql.stderr
         only = learner.lab("compare", at=place)
         assert only.returncode == 2
         assert "only capture" in only.stderr
+
+    def test_a_capture_of_older_code_is_called_so(self, learner):
+        place = learner.start()
+        assert learner.lab("profile", at=place).returncode == 0
+        assert learner.lab("report", at=place).stdout.count("older code") == 0
+        (place / "work.py").write_text("def load(device):\n    return lambda values: values\n")
+        assert "0001-torch is of older code than the last check" in learner.lab("check", at=place).stdout
+        assert "0001-torch is of older code than the last check" in learner.json("report", at=place)["warning"]
+        assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
+        assert "0001-torch is of older code than the last check" in (place / "page.html").read_text()
 
     def test_a_workload_that_crashes_leaves_no_capture(self, learner):
         place = learner.start("crashes")

@@ -35,15 +35,28 @@ def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = Fal
     """
     from bottleneck_lab.commands.ui import console, here, note, print_json
 
-    attempt = check_here(here(), device, no_wait=no_wait, key_file=sign)
+    workspace = here()
+    attempt = check_here(workspace, device, no_wait=no_wait, key_file=sign)
     if json:
         print_json(attempt.verdict)
     else:
         from bottleneck_lab.report.console import render_verdict
 
         render_verdict(attempt.verdict, console())
+        _tell_of_older_capture(workspace)
         note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _tell_of_older_capture(workspace: Workspace) -> None:
+    """Nobody shall read a verdict beside a timeline of other code without knowing it."""
+    from bottleneck_lab.commands.evidence import mismatch, readable
+    from bottleneck_lab.commands.ui import say
+
+    captures = readable(workspace)
+    told = mismatch(workspace, captures[-1]) if captures else None
+    if told:
+        say(f"\nCapture {told}", style="yellow")
 
 
 def check_here(

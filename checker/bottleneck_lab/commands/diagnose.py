@@ -10,6 +10,7 @@ import typer
 from bottleneck_lab.commands.ui import Json
 
 if TYPE_CHECKING:
+    from bottleneck_lab.analysis.summary import Summary
     from bottleneck_lab.catalog import QuestionSpec
     from bottleneck_lab.workspace.folder import Workspace
 
@@ -99,25 +100,35 @@ def _ask(question: QuestionSpec, known: Any) -> str | float:
 
 
 def compare_answers(workspace: Workspace, answers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each answer with what is wrong with its form, or with how it disagrees with the capture.
+    """Each answer with what the capture shows, and what is wrong with its form or disagrees with that.
 
     A choice is graded by `lab check` only.
     """
-    from bottleneck_lab.commands.evidence import figures
-    from bottleneck_lab.grading.diagnosis import disagreement, problem
+    from bottleneck_lab.commands.evidence import of_shipped_code
+    from bottleneck_lab.grading.diagnosis import disagreement, figures_of, problem
 
     questions = workspace.lab.spec.questions
-    seen = figures(workspace) if any(question.from_capture for question in questions) else None
+    summary = of_shipped_code(workspace) if questions else None
+    seen = figures_of(summary) if summary else None
     rows = []
     for question in questions:
         given = answers.get(question.id)
         wrong = problem(question, given)
         if wrong is None and question.from_capture:
             wrong = disagreement(question, float(given or 0), seen)
-        rows.append(
-            {"id": question.id, "ask": question.ask, "answer": given, "choices": question.choices, "problem": wrong}
-        )
+        row = {"id": question.id, "ask": question.ask, "answer": given, "choices": question.choices}
+        rows.append({**row, "evidence": _evidence(question, summary, seen), "problem": wrong})
     return rows
+
+
+def _evidence(question: QuestionSpec, summary: Summary | None, seen: dict[str, float] | None) -> str:
+    """The capture's sentence on what is asked: its figure, or for a cause the costliest finding that is one of the choices."""
+    from bottleneck_lab.grading.diagnosis import shown
+
+    if summary is None or seen is None:
+        return ""
+    found = (each.evidence for each in summary.findings if {each.id, each.cause} & set(question.choices))
+    return shown(question, seen) or next(found, "")
 
 
 def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> None:
@@ -130,7 +141,8 @@ def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> Non
     else:
         for row in rows:
             say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer']!r}")
-            say(f"    {row['problem'] or row['ask']}", style="dim")
+            for line in filter(None, (row["ask"], row["problem"] or row["evidence"])):
+                say(f"    {line}", style="dim")
         say(
             "Saved in diagnosis.toml. `lab check` grades it together with your fix."
             if rows

@@ -41,6 +41,29 @@ def _description(folder: Path) -> dict[str, Any]:
     return read_json(folder / "capture.json", dict[str, Any])
 
 
+def circumstances(folder: Path) -> dict[str, str]:
+    """When, with what and on which machine a capture was made, as `capture.json` says."""
+    description = _description(folder)
+    told = {name: description[key] for name, key in _TOLD.items() if description.get(key)}
+    return {name: str(value) for name, value in {**told, **description.get("environment", {})}.items()}
+
+
+_TOLD = {"made": "made_at", "tool": "tool", "device": "device"}
+
+
+def mismatch(workspace: Workspace, folder: Path) -> str | None:
+    """One sentence when the capture and the latest check are about different code; None when they are not, or there was no check."""
+    from bottleneck_lab.workspace.attempts import load_attempts
+
+    attempts, description = load_attempts(workspace), _description(folder)
+    checked = attempts[-1].verdict if attempts else None
+    if checked is None or description.get("code", "") in ("", checked.submission_hash) or not checked.submission_hash:
+        return None
+    if description["made_at"] > checked.started_at:
+        return f"{folder.name} is of newer code than the last check; `lab check` measures it."
+    return f"{folder.name} is of older code than the last check; `lab profile` makes a new capture."
+
+
 def readable(workspace: Workspace) -> list[Path]:
     """The captures that hold a timeline, oldest first: an ncu capture, of single kernels, does not."""
     from bottleneck_lab.workspace.folder import numbered
@@ -54,19 +77,26 @@ def latest(workspace: Workspace) -> Summary | None:
     return read_capture(captures[-1]) if captures else None
 
 
-def figures(workspace: Workspace) -> dict[str, float] | None:
-    """What the code as shipped shows, as named numbers: a diagnosis is about that, also once the fix has been captured too.
+def of_shipped_code(workspace: Workspace) -> Summary | None:
+    """What the code as shipped shows: a diagnosis is about that, also once the fix has been captured too.
 
     Read off the latest capture of the shipped code, else off the first capture; None without a capture.
     """
     from bottleneck_lab.catalog import hash_files
-    from bottleneck_lab.grading.diagnosis import figures_of
 
     lab, captures = workspace.lab, readable(workspace)
     shipped = hash_files({name: lab.path / name for name in lab.spec.editable})
     of_shipped = [path for path in captures if _description(path).get("code") == shipped]
     chosen = of_shipped[-1:] or captures[:1]
-    return figures_of(read_capture(chosen[0])) if chosen else None
+    return read_capture(chosen[0]) if chosen else None
+
+
+def figures(workspace: Workspace) -> dict[str, float] | None:
+    """The same as named numbers; None without a capture."""
+    from bottleneck_lab.grading.diagnosis import figures_of
+
+    summary = of_shipped_code(workspace)
+    return figures_of(summary) if summary else None
 
 
 def evidence(workspace: Workspace, finding: str) -> str | None:

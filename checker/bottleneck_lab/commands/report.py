@@ -1,7 +1,8 @@
-"""`lab report`: what the latest capture and the latest check say."""
+"""`lab report`: what a capture and the latest check say."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,9 @@ import typer
 from bottleneck_lab.commands.ui import Json
 
 if TYPE_CHECKING:
+    from bottleneck_lab.grading.verdict import Verdict
     from bottleneck_lab.report.page_verdict import Answered
+    from bottleneck_lab.trace import Timeline
     from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab report --html report.html"
@@ -20,58 +23,132 @@ _OPEN_S = 120
 
 
 def command(
-    capture: Annotated[str | None, typer.Argument(help="A capture's number; by default the latest.")] = None,
+    capture: Annotated[
+        str | None,
+        typer.Argument(help="A capture's number, or any trace file or capture folder; by default this lab's latest."),
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page there.")] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Open the trace in Perfetto; it stays on this machine.")
     ] = False,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="SQL", help="Ask the capture's tables; times are in ns.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Read the capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
-    from bottleneck_lab.commands.ui import here, say
+    """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
+    from bottleneck_lab.commands.ui import say
+
+    subject = find_subject(capture)
+    if html:
+        say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
+    elif open_:
+        open_trace(subject.traces[0])
+    elif query:
+        _query(subject, query, json=json)
+    else:
+        _show(subject, json=json)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about: trace files, the capture's folder where there is one, and the lab that it was made in."""
+
+    traces: list[Path]
+    folder: Path | None = None
+    workspace: Workspace | None = None
+
+    def timeline(self) -> Timeline:
+        """All ranks together. Raises CaptureError when a trace cannot be read."""
+        from bottleneck_lab.trace import load, merge_ranks
+
+        return merge_ranks([load(path) for path in self.traces])
+
+    def attempts(self) -> list[Verdict]:
+        """The checks of the lab so far, oldest first."""
+        from bottleneck_lab.workspace.attempts import load_attempts
+
+        return [attempt.verdict for attempt in load_attempts(self.workspace)] if self.workspace else []
+
+    def mismatch(self) -> str | None:
+        """One sentence when capture and latest check are about different code."""
+        from bottleneck_lab.commands.evidence import mismatch
+
+        return mismatch(self.workspace, self.folder) if self.workspace and self.folder else None
+
+
+def find_subject(what: str | None) -> Subject:
+    """A file or folder of that name, or a capture of the workspace that one stands in. Raises UsageError, CaptureError."""
+    from bottleneck_lab.commands.evidence import readable, trace_files
+    from bottleneck_lab.commands.ui import here
     from bottleneck_lab.workspace.captures import find_capture
 
+    path = Path(what or "").expanduser()
+    if what and not what.isdecimal() and (path.suffix or path.exists()):
+        return Subject(trace_files(path), path) if (path / "capture.json").is_file() else Subject([path])
     workspace = here()
-    folder = find_capture(workspace, capture)
-    if html:
-        say(f"The report is in {write_html(workspace, folder, html.expanduser().absolute())}")
-    elif open_:
-        _open(folder)
-    else:
-        _show(workspace, folder, json=json)
+    latest = readable(workspace)[-1:] if what is None else []
+    folder = latest[0] if latest else find_capture(workspace, what)
+    return Subject(trace_files(folder), folder, workspace)
 
 
-def _show(workspace: Workspace, folder: Path, *, json: bool) -> None:
-    from bottleneck_lab.commands.evidence import read_capture
-    from bottleneck_lab.commands.ui import console, print_json
+def _show(subject: Subject, *, json: bool) -> None:
+    from bottleneck_lab.analysis.summary import summarise
+    from bottleneck_lab.commands.ui import console, print_json, say
     from bottleneck_lab.report.console import render_summary, render_verdict
-    from bottleneck_lab.workspace.attempts import load_attempts
 
-    summary, attempts = read_capture(folder), load_attempts(workspace)
+    summary, attempts, warning = summarise(subject.timeline()), subject.attempts(), subject.mismatch()
     if json:
-        verdict = attempts[-1].verdict if attempts else None
-        print_json({"capture": str(folder), "summary": summary, "verdict": verdict})
+        capture, verdict = str(subject.folder or subject.traces[0]), attempts[-1] if attempts else None
+        print_json({"capture": capture, "summary": summary, "verdict": verdict, "warning": warning})
         return
     render_summary(summary, console())
+    if warning:
+        say(f"\nCapture {warning}", style="yellow")
     if attempts:
-        render_verdict(attempts[-1].verdict, console())
+        say("")
+        render_verdict(attempts[-1], console())
 
 
-def write_html(workspace: Workspace, folder: Path, target: Path) -> Path:
+def _query(subject: Subject, sql: str, *, json: bool) -> None:
+    from bottleneck_lab.analysis.query import query
+    from bottleneck_lab.commands.ui import console, note, print_json
+
+    found = query(subject.timeline(), sql)
+    if json:
+        print_json(found)
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(found.columns):
+        number = all(isinstance(row[place], int | float) for row in found.rows)
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+    for row in found.rows:
+        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in row))
+    console().print(table)
+    if found.cut:
+        note(f"Only the first {len(found.rows):,} rows are shown: add a LIMIT or a condition.")
+
+
+def write_html(subject: Subject, target: Path) -> Path:
     """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
     from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.commands.evidence import read_timeline
+    from bottleneck_lab.commands.evidence import circumstances
     from bottleneck_lab.report.html import render_html
     from bottleneck_lab.workspace.atomic import explained, write_bytes
-    from bottleneck_lab.workspace.attempts import load_attempts
 
-    timeline = read_timeline(folder)
+    timeline, workspace, warning = subject.timeline(), subject.workspace, subject.mismatch()
     page = render_html(
-        title=workspace.lab.spec.title,
+        title=workspace.lab.spec.title if workspace else subject.traces[0].name,
         timeline=timeline,
         summary=summarise(timeline),
-        attempts=[attempt.verdict for attempt in load_attempts(workspace)],
-        diagnosis=_answers(workspace),
+        attempts=subject.attempts(),
+        diagnosis=_answers(workspace) if workspace else [],
+        environment=circumstances(subject.folder) if subject.folder else None,
+        warning=f"Capture {warning}" if warning else "",
     )
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -80,32 +157,39 @@ def write_html(workspace: Workspace, folder: Path, target: Path) -> Path:
 
 
 def _answers(workspace: Workspace) -> list[Answered]:
-    """The learner's answers, each with what the capture says about it; a choice is left to `lab check`."""
+    """The learner's answers, each beside what the capture shows; a choice is left to `lab check`."""
     from bottleneck_lab.commands.diagnose import compare_answers
     from bottleneck_lab.report.page_verdict import Answered
     from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 
-    rows = compare_answers(workspace, load_answers(workspace.root))
+    read_off = {question.id for question in workspace.lab.spec.questions if question.from_capture}
     return [
-        Answered(row["ask"], str(row["answer"]), row["problem"] or "", False if row["problem"] else None)
-        for row in rows
+        Answered(
+            row["ask"],
+            str(row["answer"]),
+            row["problem"] or row["evidence"],
+            not row["problem"] if row["problem"] or row["id"] in read_off else None,
+        )
+        for row in compare_answers(workspace, load_answers(workspace.root))
         if is_given(row["answer"])
     ]
 
 
-def _open(folder: Path) -> None:
+def open_trace(trace: Path, *, port: int | None = None) -> None:
+    """Hand the trace to Perfetto in a browser, or say how to do it by hand. `port` other than Perfetto's own is for tests."""
     import webbrowser
 
-    from bottleneck_lab.commands.evidence import trace_files
     from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.report.perfetto import explain_by_hand, serve_trace
+    from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 
-    trace = trace_files(folder)[0]
-    with serve_trace(trace) as served:
+    with serve_trace(trace, port=PORT if port is None else port) as served:
+        say(PERMISSION)
         if not webbrowser.open(served.link):
             say("There is no browser here that could be opened.")
         elif served.wait(_OPEN_S):
             say("Perfetto has the trace.")
             return
+        else:
+            say(f"No browser fetched the trace within {_OPEN_S} seconds.")
     for line in explain_by_hand(trace):
         say(line)

@@ -107,10 +107,21 @@ def disagreement(question: QuestionSpec, answer: float, figures: Mapping[str, fl
         return "There is no capture to compare this with: `lab profile` makes one."
     if question.from_capture not in figures:
         return f"The latest capture does not show `{question.from_capture}`: make another with `lab profile`."
-    seen = figures[question.from_capture]
-    if _agrees(question, answer, seen):
+    if _agrees(question, answer, figures[question.from_capture]):
         return None
-    return f"Your capture shows {_number(question, seen)}; you wrote {_number(question, answer)}. Look again with `lab report`."
+    return (
+        f"{shown(question, figures).rstrip('.')}; you wrote {_number(question, answer)}. Look again with `lab report`."
+    )
+
+
+def shown(question: QuestionSpec, figures: Mapping[str, float]) -> str:
+    """What the learner's capture says to a number that is asked for, as one sentence; empty when it says nothing."""
+    if question.from_capture in figures:
+        return f"Your capture shows {_number(question, figures[question.from_capture])}."
+    if question.predicts_gain and "largest_gain_ratio" in figures:
+        gain = figures["largest_gain_ratio"]
+        return f"In your capture, removing the costliest finding would bring at most {_number(question, gain)}."
+    return ""
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:

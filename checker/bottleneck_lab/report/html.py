@@ -35,10 +35,11 @@ def render_html(
     diagnosis: Sequence[Answered] = (),
     comparison: Comparison | None = None,
     environment: Mapping[str, str] | None = None,
+    warning: str = "",
 ) -> str:
     """The whole page. What is not given is left out.
 
-    `attempts` stand oldest first; `environment` is that of the capture.
+    `attempts` stand oldest first; `environment` is that of the capture; `warning` is what a reader must know before all else.
     """
     verdict = attempts[-1] if attempts else None
     emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual"))
@@ -56,11 +57,13 @@ def render_html(
             verdict, {**(environment or {}), **(timeline.facts if timeline else {})}
         ),
     }
-    body = join([_header(title, verdict, emulated, sections), tag("main", sections.values()), _footer()])
+    body = join([_header(title, verdict, emulated, warning, sections), tag("main", sections.values()), _footer()])
     return _fill_page(title, body)
 
 
-def _header(title: str, verdict: Verdict | None, emulated: bool, sections: dict[str, Markup | None]) -> Markup:
+def _header(
+    title: str, verdict: Verdict | None, emulated: bool, warning: str, sections: dict[str, Markup | None]
+) -> Markup:
     badges = []
     if verdict:
         badges.append(tag("li", verdict.outcome.value, class_=f"badge outcome {verdict.outcome.value}"))
@@ -76,6 +79,7 @@ def _header(title: str, verdict: Verdict | None, emulated: bool, sections: dict[
         tag("h1", title),
         tag("ul", badges, class_="badges"),
         lede,
+        tag("p", warning, class_="warning") if warning else None,
         tag("nav", tag("ul", links), aria_label="Sections"),
         class_="top",
     )

@@ -63,8 +63,7 @@ def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
 def explain_by_hand(trace: Path) -> list[str]:
     """How to look at a trace without this server: what to open, and which file to choose there."""
     return [
-        PERMISSION,
-        f"Or open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this machine.",
+        f"Open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this machine.",
         f"Or open chrome://tracing in Chrome or Chromium, press 'Load' and select {trace}.",
     ]
 

@@ -139,5 +139,10 @@ def test_unreliable_captures_are_called_so():
     assert "Unreliable, because a window was dropped" in page.text
 
 
+def test_what_a_reader_must_know_first_stands_at_the_top():
+    page = Page(render_html(title="x", attempts=[made_up.passed()], warning="Capture 1 is of older code."))
+    assert page.text.index("Capture 1 is of older code.") < page.text.index("The check")
+
+
 def test_strings_are_escaped_and_markup_is_not():
     assert tag("p", "<b>", Markup("<b>"), title='"') == '<p title="&quot;">&lt;b&gt;<b></p>'

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.error
 import urllib.request
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from bottleneck_lab.commands.report import open_trace
 from bottleneck_lab.errors import CaptureError, MachineError
-from bottleneck_lab.report.perfetto import explain_by_hand, serve_trace
+from bottleneck_lab.report.perfetto import PERMISSION, explain_by_hand, serve_trace
 
 
 @pytest.fixture
@@ -88,3 +90,27 @@ def test_how_to_load_it_by_hand_names_the_file(trace):
     text = " ".join(explain_by_hand(trace))
     assert str(trace) in text
     assert "chrome://tracing" in text
+
+
+def test_a_browser_is_opened_and_what_it_will_ask_is_told_first(trace, monkeypatch, capsys):
+    told, fetched = [], []
+
+    def browser(link):
+        """A browser that returns at once and fetches afterwards, as they do."""
+        told.append(capsys.readouterr().out)
+        url = parse_qs(urlsplit(link).fragment.removeprefix("!/?"))["url"][0]
+        threading.Thread(target=lambda: fetched.append(urllib.request.urlopen(url).read())).start()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browser)
+    open_trace(trace, port=0)
+    assert PERMISSION in told[0]
+    assert capsys.readouterr().out == "Perfetto has the trace.\n"
+
+
+def test_without_a_browser_it_is_told_how_to_do_it_by_hand(trace, monkeypatch, capsys):
+    monkeypatch.setattr("webbrowser.open", lambda link: False)
+    open_trace(trace, port=0)
+    shown = capsys.readouterr().out
+    assert "no browser here" in shown
+    assert all(line in shown for line in explain_by_hand(trace))
