@@ -26,6 +26,7 @@ from bottleneck_lab.commands import (
     hint,
     history,
     list_labs,
+    monitor,
     profile,
     report,
     reset,
@@ -55,7 +56,7 @@ def _register(group: typer.Typer, panel: str | None, name: str, function: Callab
 
 
 app.callback()(where.command)
-for _name, _module in {"list": list_labs, "doctor": doctor, "data": data}.items():
+for _name, _module in {"list": list_labs, "doctor": doctor, "data": data, "monitor": monitor}.items():
     _register(app, "Look around", _name, _module.command, _module.EXAMPLE)
 for _name, _module in {
     "start": start,

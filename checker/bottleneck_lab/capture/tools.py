@@ -56,20 +56,17 @@ def record(tool: str, request: Request) -> Captured:
 
     Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when nothing usable was recorded.
     """
-    require_known(tool)
-    if tool in _EXECUTABLES:
-        executable, recorder = _EXECUTABLES[tool]
-        captured = recorder(locate(executable), request)
-    else:
-        captured = program.record(request)
+    found = locate_tool(tool)
+    captured = _EXECUTABLES[tool][1](found, request) if found else program.record(request)
     (request.out / OUTPUT).write_text(captured.ended.tail, encoding="utf-8")
     return captured
 
 
-def require_known(tool: str) -> None:
-    """Raises UsageError for a tool that there is not."""
+def locate_tool(tool: str) -> str | None:
+    """The path of the program behind `tool`; None for those that are part of torch. Raises UsageError for a tool that there is not."""
     if tool not in TOOLS:
         raise UsageError(f"There is no tool called '{tool}'.", f"There are: {', '.join(TOOLS)}.")
+    return locate(_EXECUTABLES[tool][0]) if tool in _EXECUTABLES else None
 
 
 def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:

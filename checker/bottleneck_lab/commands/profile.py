@@ -1,24 +1,244 @@
-"""`lab profile`: capture the workload, then say where the time went."""
+"""`lab profile`: capture the lab's workload, or any program, then say where the time went."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait
 
-EXAMPLE = "lab profile --tool torch"
+if TYPE_CHECKING:
+    from bottleneck_lab.capture.recording import Captured, Options, Request
+    from bottleneck_lab.trace import Timeline
+
+EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
+
+_Program = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program; by default this folder's lab.")
+]
+_Schedule = Annotated[
+    str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only so many optimizer steps.")
+]
+_Metrics = Annotated[str, typer.Option("--metrics", help="ncu: these metrics, by commas, instead of its full set.")]
+_Check = Annotated[str, typer.Option("--check", help="sanitizer: memcheck, racecheck, initcheck or synccheck.")]
 
 
 def command(
-    tool: Annotated[str, typer.Option("--tool", "-t", help="Which profiler.")] = "torch",
+    program: _Program = None,
+    tool: Annotated[str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")] = "torch",
     device: DeviceName = None,
     no_wait: NoWait = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")
+    ] = None,
+    limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after so long.")] = 3600.0,
+    shapes: Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: the operators' input shapes.")] = True,
+    memory: Annotated[bool, typer.Option("--memory", help="torch: every allocation.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: lines of Python.")] = False,
+    schedule: _Schedule = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="torch: a folder for TensorBoard too.")] = False,
+    kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name this expression matches.")] = "",
+    launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: pass over so many kernels first.")] = 0,
+    metrics: _Metrics = "",
+    lock_clocks: Annotated[bool, typer.Option("--lock-clocks", help="ncu: at the base clock.")] = False,
+    check: _Check = "memcheck",
     json: Json = False,
 ) -> None:
-    """Capture the workload under a profiler, and show where the time went."""
+    """Capture the lab's workload, or any program after `--`, and show where the time went.
+
+    The profiler's own command line is shown: it can be copied and run by hand.
+    """
+    from bottleneck_lab.capture.recording import Options
+
+    options = Options(
+        shapes=shapes,
+        memory=memory or tool == "memory",
+        stack=stack,
+        schedule=_schedule(schedule),
+        tensorboard=tensorboard,
+        kernel=kernel,
+        launches=launches,
+        skip=skip,
+        metrics=tuple(name for name in metrics.split(",") if name),
+        lock_clocks=lock_clocks,
+        check=_known_check(check),
+    )
+    if program:
+        _profile_program(tuple(program), tool, options, out, limit_s, json=json)
+        return
+    if out or options != Options(memory=tool == "memory"):
+        _only_for_programs()
+    _profile_lab(tool, device, no_wait=no_wait, json=json)
+
+
+def _only_for_programs() -> None:
+    from bottleneck_lab.errors import UsageError
+
+    raise UsageError(
+        "In a lab a capture is always made the same way; only --tool and --device can be chosen.",
+        "Name the program to use the other options: `lab profile --stack -- python train.py`.",
+    )
+
+
+def _schedule(text: str | None) -> tuple[int, int, int] | None:
+    from bottleneck_lab.errors import UsageError
+
+    if text is None:
+        return None
+    parts = [int(part) for part in text.split(",") if part.strip().isdecimal()]
+    if len(parts) != 3 or text.count(",") != 2 or not parts[2]:
+        raise UsageError(
+            f"'{text}' is no schedule.",
+            "Give three numbers: `--schedule 5,2,10` waits 5 steps, warms up 2, records 10.",
+        )
+    return parts[0], parts[1], parts[2]
+
+
+def _known_check(name: str) -> str:
+    from bottleneck_lab.capture.sanitizer import CHECKS
+    from bottleneck_lab.errors import UsageError
+
+    if name not in CHECKS:
+        raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
+    return name
+
+
+def _profile_program(
+    program: tuple[str, ...], tool: str, options: Options, out: Path | None, limit_s: float, *, json: bool
+) -> None:
+    """From any folder, with or without a lab in it."""
+    from bottleneck_lab.capture.recording import Request
+    from bottleneck_lab.capture.tools import locate_tool
+    from bottleneck_lab.commands.ui import note
+    from bottleneck_lab.errors import ExitCode
+
+    locate_tool(tool)
+    final = out.expanduser().absolute() if out else _next_folder(Path.cwd() / "captures", tool)
+    _require_new(final)
+    unfinished = final.with_name(f".running-{final.name}")
+    pipe = (sys.stderr if json else sys.stdout).buffer
+
+    def forward(output: bytes) -> None:
+        pipe.write(output)
+        pipe.flush()
+
+    request = Request(
+        program,
+        Path.cwd(),
+        unfinished,
+        limit_s=limit_s,
+        options=options,
+        sink=forward,
+        announce=lambda line: note(f"$ {line}"),
+    )
+    captured, timeline = _fill(request, tool, final)
+    _show(captured, timeline, tool, final, json=json)
+    if captured.ended.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if captured.ended.status:
+        raise typer.Exit(ExitCode.FAIL)
+
+
+def _next_folder(parent: Path, tool: str) -> Path:
+    from bottleneck_lab.workspace.folder import numbered
+
+    return parent / f"{1 + max((number for number, _ in numbered(parent)), default=0):04}-{tool}"
+
+
+def _require_new(folder: Path) -> None:
+    from bottleneck_lab.errors import UsageError
+
+    if folder.exists():
+        raise UsageError(f"{folder} exists already.", "Name a folder that does not exist yet with --out.")
+
+
+def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
+    """Makes the capture in an unfinished folder, reads it, and only then gives it its name. What fails leaves nothing."""
+    from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, record
+    from bottleneck_lab.commands.evidence import read_timeline
+    from bottleneck_lab.workspace.atomic import explained, publish, remove
+
+    made_parent = not request.out.parent.exists()
+    with explained(request.out):
+        remove(request.out)
+        request.out.mkdir(parents=True)
+    try:
+        captured = record(tool, request)
+        describe(captured, tool, request.out, program=list(request.program))
+        timeline = None if tool in WITHOUT_TIMELINE else read_timeline(request.out)
+        if timeline is not None and tool != "nsys":
+            _require_operators(timeline)
+        publish(request.out, final)
+    finally:
+        remove(request.out)
+        if made_parent and not any(request.out.parent.iterdir()):
+            request.out.parent.rmdir()
+    return captured, timeline
+
+
+def _require_operators(timeline: Timeline) -> None:
+    from bottleneck_lab.errors import CaptureError
+
+    if not len(timeline.operators) and not len(timeline.device):
+        raise CaptureError(
+            "The program called no torch operator in its own process, so there is nothing to show.",
+            "If it starts others that do the work, profile those; `--tool nsys` follows every process.",
+        )
+
+
+def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:
+    from bottleneck_lab.analysis.summary import summarise
+    from bottleneck_lab.commands.ui import console, note, print_json, say
+    from bottleneck_lab.report.console import render_summary
+
+    summary = summarise(timeline) if timeline is not None else None
+    if json:
+        files = sorted(path.name for path in folder.iterdir())
+        print_json(
+            {
+                "capture": str(folder),
+                "command": captured.command,
+                "status": captured.ended.status,
+                "files": files,
+                "summary": summary,
+            }
+        )
+        return
+    if summary:
+        render_summary(summary, console())
+    elif tool == "ncu":
+        _show_kernels(folder, captured.files)
+    for remark in captured.notes:
+        say(remark)
+    if captured.ended.status or captured.ended.timed_out or captured.ended.interrupted:
+        say(f"The program {captured.ended.why()}; this is what was recorded until then.", style="yellow")
+    note(f"The capture is in {folder}")
+    if summary:
+        say(f"\nNext: lab report {folder} --html report.html", style="bold")
+
+
+def _show_kernels(folder: Path, files: list[str]) -> None:
+    """One line a kernel: how long it took, and how near it came to what the GPU can do."""
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.trace.ncu import parse_csv
+
+    columns = {
+        "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+        "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+        "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    }
+    for name in files:
+        for kernel in parse_csv((folder / name).read_text(encoding="utf-8"), folder / name):
+            figures = [f"{label} {kernel.metrics[key]:.0f}%" for label, key in columns.items() if key in kernel.metrics]
+            time = kernel.metrics.get("gpu__time_duration.sum")
+            say(f"{'' if time is None else f'{time / 1000:8.1f} µs'}  {'  '.join(figures)}  {kernel.name[:100]}")
+
+
+def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
     from bottleneck_lab.commands.evidence import read_capture, readable
     from bottleneck_lab.commands.ui import console, here, note, print_json, say
 
@@ -42,6 +262,7 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     """Make one capture of the workspace's workload; its folder. Leaves nothing behind when it fails."""
     from bottleneck_lab import capture as capturing
     from bottleneck_lab.capture.doctor import require_torch
+    from bottleneck_lab.capture.tools import locate_tool
     from bottleneck_lab.commands.ui import data_folder, device_for, progress, waiting
     from bottleneck_lab.workspace.captures import make_capture
     from bottleneck_lab.workspace.folder import open_workspace
@@ -50,6 +271,7 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch()
+    locate_tool(tool)
     lab = workspace.lab
     chosen, data = device_for(lab, device, workspace.info.device), data_folder(lab)
 

@@ -1,0 +1,257 @@
+"""A machine's health, sampled: its GPUs through NVML, its CPUs and memory, and the workload's own step rate. One sample for every reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from bottleneck_lab.errors import MachineError
+
+PREFIX = "bottleneck_lab"
+_REQUEST_S = 5
+"""A scraper that stops in the middle of its request is dropped after so long: requests are answered one by one."""
+
+_STEPS_BYTES = 256
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU. Shares are 0 to 1; None is what this GPU does not report.
+
+    `busy_share` is NVML's utilisation: the share of time in which any kernel ran, however little of the GPU it used.
+    """
+
+    index: int
+    name: str
+    busy_share: float | None
+    memory_busy_share: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    sm_mhz: int | None
+    memory_mhz: int | None
+    temperature_c: int | None
+
+
+class Host(msgspec.Struct, frozen=True):
+    """CPU and memory. `pressure` is the kernel's own: the share of the last 10 s in which some task waited for cpu, io or memory."""
+
+    cpu_share: float
+    cores: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+    load: float
+    pressure: dict[str, float]
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Everything at one moment. `no_gpu` says why there is no GPU in it; `steps_per_s` is since the sample before."""
+
+    at_s: float
+    host: Host
+    gpus: list[Gpu]
+    no_gpu: str = ""
+    steps: float | None = None
+    steps_per_s: float | None = None
+
+
+def open_nvml() -> tuple[Any, str]:
+    """NVML, ready to be asked; or None, and why not."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "NVML's Python package is not installed (pip install 'bottleneck-lab[gpu]')"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"there is no NVIDIA driver or no GPU here ({error})"
+    return pynvml, ""
+
+
+def _asked(nvml: Any, question: Callable[[], Any]) -> Any:
+    """NVML's answer; None for what this GPU does not support, or does not show to this user."""
+    try:
+        return question()
+    except nvml.NVMLError:
+        return None
+
+
+def read_gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU, now."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    use = _asked(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = _asked(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    limit = _asked(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
+    name = _asked(nvml, lambda: nvml.nvmlDeviceGetName(handle))
+    return Gpu(
+        index=index,
+        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name or "unknown"),
+        busy_share=None if use is None else use.gpu / 100,
+        memory_busy_share=None if use is None else use.memory / 100,
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_total_bytes=None if memory is None else int(memory.total),
+        power_w=None if power is None else power / 1000,
+        power_limit_w=None if limit is None else limit / 1000,
+        sm_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        memory_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        temperature_c=_asked(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+    )
+
+
+def read_host() -> Host:
+    """CPU and memory, now; the CPU's share is since the last time it was asked for."""
+    memory = psutil.virtual_memory()
+    return Host(
+        cpu_share=psutil.cpu_percent(interval=None) / 100,
+        cores=psutil.cpu_count() or 1,
+        memory_used_bytes=int(memory.total - memory.available),
+        memory_total_bytes=int(memory.total),
+        load=psutil.getloadavg()[0],
+        pressure={kind: share for kind in ("cpu", "io", "memory") if (share := _pressure(kind)) is not None},
+    )
+
+
+def _pressure(kind: str) -> float | None:
+    try:
+        line = (Path("/proc/pressure") / kind).read_text(encoding="ascii").split("\n", 1)[0]
+    except OSError:
+        return None
+    found = [field.removeprefix("avg10=") for field in line.split() if field.startswith("avg10=")]
+    return float(found[0]) / 100 if found else None
+
+
+def read_steps(path: Path) -> float | None:
+    """How many steps the workload has made: the first number in its file. None while there is none, or while it is being written."""
+    try:
+        with path.open("rb") as file:
+            return float(file.read(_STEPS_BYTES).split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class Sampler:
+    """Takes samples. Whatever it asks is given to it, so that it can be tried without a GPU and without waiting."""
+
+    def __init__(
+        self,
+        nvml: Any = None,
+        no_gpu: str = "",
+        steps: Path | None = None,
+        *,
+        host: Callable[[], Host] = read_host,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._nvml, self._no_gpu, self._steps = nvml, no_gpu, steps
+        self._host, self._clock = host, clock
+        self._before: tuple[float, float] | None = None
+
+    def sample(self) -> Sample:
+        """The machine as it is now. Raises MachineError when the driver stops answering."""
+        at = self._clock()
+        steps, rate = self._progress(at)
+        return Sample(at, self._host(), self._gpus(), self._no_gpu, steps, rate)
+
+    def _gpus(self) -> list[Gpu]:
+        if self._nvml is None:
+            return []
+        try:
+            return [read_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount())]
+        except self._nvml.NVMLError as error:
+            raise MachineError(
+                f"The GPU's driver no longer answers: {error}.", "`nvidia-smi` and the kernel's log (`dmesg`) say more."
+            ) from error
+
+    def _progress(self, at: float) -> tuple[float | None, float | None]:
+        """Steps so far, and their rate. A count that falls is a workload started anew: no rate for that one sample."""
+        steps = read_steps(self._steps) if self._steps else None
+        before, rate = self._before, None
+        if steps is None:
+            return None, None
+        if before and at > before[0] and steps >= before[1]:
+            rate = (steps - before[1]) / (at - before[0])
+        self._before = at, steps
+        return steps, rate
+
+
+def prometheus(sample: Sample) -> str:
+    """A sample in Prometheus' text format (version 0.0.4)."""
+    lines: list[str] = []
+    for name, kind, text, values in _families(sample):
+        known = [(labels, value) for labels, value in values if value is not None]
+        if known:
+            lines += [f"# HELP {PREFIX}_{name} {text}", f"# TYPE {PREFIX}_{name} {kind}"]
+            lines += [f"{PREFIX}_{name}{_labels(labels)} {value:.10g}" for labels, value in known]
+    return "\n".join(lines) + "\n"
+
+
+Values = list[tuple[dict[str, str], float | None]]
+
+
+def _families(sample: Sample) -> Iterator[tuple[str, str, str, Values]]:
+    host = sample.host
+    for name, text in (
+        ("busy_share", "Share of time in which a kernel ran."),
+        ("memory_busy_share", "Share of time in which memory was read or written."),
+        ("memory_used_bytes", "Memory in use."),
+        ("memory_total_bytes", "Memory there is."),
+        ("power_w", "Power drawn, watts."),
+        ("power_limit_w", "Power limit, watts."),
+        ("sm_mhz", "Clock of the multiprocessors."),
+        ("memory_mhz", "Clock of the memory."),
+        ("temperature_c", "Temperature, degrees Celsius."),
+    ):
+        rows: Values = [({"gpu": str(gpu.index), "name": gpu.name}, getattr(gpu, name)) for gpu in sample.gpus]
+        yield f"gpu_{name}", "gauge", text, rows
+    yield "gpus", "gauge", "GPUs that this process sees.", [({}, len(sample.gpus))]
+    yield "cpu_share", "gauge", "Share of all cores that is busy.", [({}, host.cpu_share)]
+    yield "memory_used_bytes", "gauge", "Main memory in use.", [({}, host.memory_used_bytes)]
+    yield "memory_total_bytes", "gauge", "Main memory there is.", [({}, host.memory_total_bytes)]
+    pressure: Values = [({"resource": kind}, share) for kind, share in host.pressure.items()]
+    yield "pressure_share", "gauge", "Share of the last 10 s in which some task waited.", pressure
+    yield "steps_total", "counter", "Steps that the workload has made.", [({}, sample.steps)]
+    yield "steps_per_second", "gauge", "Steps a second since the sample before.", [({}, sample.steps_per_s)]
+
+
+def _labels(labels: dict[str, str]) -> str:
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
+
+
+class Endpoint(HTTPServer):
+    """Answers `GET /metrics` on this machine only, with the latest sample. `server_port` is the port it got."""
+
+    def __init__(self, port: int) -> None:
+        self.text = ""
+        try:
+            super().__init__(("127.0.0.1", port), _Scrape)
+        except OSError as error:
+            raise MachineError(
+                f"Port {port} cannot be used: {error.strerror}.", "Name another with --prometheus; 0 takes any."
+            ) from error
+
+
+class _Scrape(BaseHTTPRequestHandler):
+    server: Endpoint
+    timeout = _REQUEST_S
+
+    def do_GET(self) -> None:
+        """The latest sample, or 404 for any other path."""
+        if self.path != "/metrics":
+            self.send_error(404)
+            return
+        body = self.server.text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes every few seconds are not worth a line each."""

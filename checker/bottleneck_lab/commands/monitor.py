@@ -1,0 +1,145 @@
+"""`lab monitor`: how busy the GPUs and the machine are, live."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck_lab.commands.ui import Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bottleneck_lab.capture.monitor import Endpoint, Sample, Sampler
+
+EXAMPLE = "lab monitor --steps /tmp/steps --prometheus 9105"
+
+_Port = Annotated[
+    int | None,
+    typer.Option("--prometheus", min=0, max=65535, metavar="PORT", help="Serve the latest sample to this machine."),
+]
+_Steps = Annotated[
+    Path | None, typer.Option("--steps", help="A file into which the workload writes how many steps it has made.")
+]
+
+
+def command(
+    interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between samples.")] = 1.0,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many samples; 0: at Ctrl-C.")] = 0,
+    steps: _Steps = None,
+    prometheus: _Port = None,
+    json: Json = False,
+) -> None:
+    """Show utilisation, memory, power and clocks of the GPUs, the machine's load, and the workload's step rate.
+
+    With --json, one line a sample. Utilisation says that a kernel ran, not that the GPU was used well: for that, `lab profile`.
+    """
+    from bottleneck_lab.capture.monitor import Sampler, open_nvml
+    from bottleneck_lab.commands.ui import note
+
+    nvml, no_gpu = open_nvml()
+    if no_gpu:
+        note(f"No GPU is shown: {no_gpu}.")
+    sampler = Sampler(nvml, no_gpu, steps)
+    with _endpoint(prometheus) as endpoint:
+        samples = _samples(sampler, endpoint, interval_s, count)
+        if json:
+            _print_lines(samples)
+        else:
+            _draw(samples)
+
+
+@contextmanager
+def _endpoint(port: int | None) -> Iterator[Endpoint | None]:
+    if port is None:
+        yield None
+        return
+    from bottleneck_lab.capture.monitor import Endpoint
+    from bottleneck_lab.commands.ui import note
+
+    with Endpoint(port) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        note(f"Prometheus can scrape http://127.0.0.1:{server.server_port}/metrics")
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def _samples(sampler: Sampler, endpoint: Endpoint | None, interval_s: float, count: int) -> Iterator[Sample]:
+    """Samples at fixed times: a slow one does not put off those after it. The first, of no interval yet, is left out."""
+    from bottleneck_lab.capture.monitor import prometheus
+
+    sampler.sample()
+    number, began = 0, time.monotonic()
+    while not count or number < count:
+        number += 1
+        time.sleep(max(0.0, began + number * interval_s - time.monotonic()))
+        sample = sampler.sample()
+        if endpoint:
+            endpoint.text = prometheus(sample)
+        yield sample
+
+
+def _print_lines(samples: Iterator[Sample]) -> None:
+    import msgspec
+
+    for sample in samples:
+        sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
+        sys.stdout.flush()
+
+
+def _draw(samples: Iterator[Sample]) -> None:
+    from rich.live import Live
+
+    from bottleneck_lab.commands.ui import console
+
+    if not console().is_terminal:
+        for sample in samples:
+            console().print(_table(sample))
+        return
+    with Live(console=console(), auto_refresh=False) as live:
+        for sample in samples:
+            live.update(_table(sample), refresh=True)
+
+
+def _table(sample: Sample) -> Table:
+    """Names in the first column, figures in the second; a GPU is one line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    host = sample.host
+    table = Table.grid(padding=(0, 2))
+    for gpu in sample.gpus:
+        memory = f"{_gib(gpu.memory_used_bytes)} of {_gib(gpu.memory_total_bytes)} GiB"
+        power = f"{_figure(gpu.power_w)} of {_figure(gpu.power_limit_w)} W"
+        clocks = f"SM {_figure(gpu.sm_mhz)} MHz, memory {_figure(gpu.memory_mhz)} MHz, {_figure(gpu.temperature_c)} °C"
+        table.add_row(
+            Text(f"GPU {gpu.index} {gpu.name}"), f"busy {_percent(gpu.busy_share)}, {memory}, {power}, {clocks}"
+        )
+    used = f"{_gib(host.memory_used_bytes)} of {_gib(host.memory_total_bytes)} GiB"
+    waits = ", ".join(f"{kind} {_percent(share)}" for kind, share in host.pressure.items()) or "not reported"
+    table.add_row("CPU", f"busy {_percent(host.cpu_share)} of {host.cores} cores, load {host.load:.1f}, memory {used}")
+    table.add_row("waiting for", waits)
+    if sample.steps is not None:
+        table.add_row("steps", f"{sample.steps:g}, {_figure(sample.steps_per_s, '.2f')} a second")
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _gib(size: int | None) -> str:
+    return "–" if size is None else f"{size / 2**30:.1f}"
+
+
+def _figure(value: float | None, form: str = ".0f") -> str:
+    return "–" if value is None else format(value, form)
