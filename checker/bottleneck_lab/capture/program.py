@@ -14,7 +14,7 @@ from bottleneck_lab.capture.recording import Captured, Ended, Request, run, type
 from bottleneck_lab.capture.script import NO_TORCH
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 
-TRACE, OUTCOME, SNAPSHOT = "trace{rank}.json.gz", "outcome{rank}.json", "memory{rank}.pickle"
+TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
 _SCRIPT = Path(__file__).with_name("script.py")
 
 

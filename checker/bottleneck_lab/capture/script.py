@@ -31,8 +31,10 @@ def rank_suffix() -> str:
 
 
 def place(name: str) -> Path:
-    """A file of this rank: `{rank}` in the name is filled in."""
-    return Path(name.replace("{rank}", rank_suffix()))
+    """A file of this rank: `trace.json.gz` becomes `trace.rank3.json.gz`."""
+    path = Path(name)
+    stem, dot, suffixes = path.name.partition(".")
+    return path.with_name(stem + rank_suffix() + dot + suffixes)
 
 
 class Steps:

@@ -169,8 +169,11 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
     try:
         captured = record(tool, request)
         describe(captured, tool, request.out, program=list(request.program))
-        timeline = None if tool in WITHOUT_TIMELINE else read_timeline(request.out)
-        if timeline is not None and tool != "nsys":
+        timeline = None
+        if tool == "nsys":
+            timeline = _unless_empty(request.out, captured)
+        elif tool not in WITHOUT_TIMELINE:
+            timeline = read_timeline(request.out)
             _require_operators(timeline)
         publish(request.out, final)
     finally:
@@ -178,6 +181,18 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
         if made_parent and not any(request.out.parent.iterdir()):
             request.out.parent.rmdir()
     return captured, timeline
+
+
+def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
+    """The timeline of an nsys capture; None for one that holds only what is for nsys' own window, as of a program without CUDA and NVTX."""
+    from bottleneck_lab.commands.evidence import read_timeline
+    from bottleneck_lab.errors import CaptureError
+
+    try:
+        return read_timeline(folder)
+    except CaptureError as error:
+        captured.notes.append(f"{error.message} Open the report in nsys-ui, or mark the program's parts with NVTX.")
+        return None
 
 
 def _require_operators(timeline: Timeline) -> None:
