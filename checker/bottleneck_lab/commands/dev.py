@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ CHECK_EXAMPLE = "lab dev check dataloader --static"
 KEY_EXAMPLE = "lab dev key runner.pem"
 NEW_EXAMPLE = "lab dev new my-lab --into ."
 
-_TEMPLATE = Path(__file__).with_name("template")
+_EXAMPLE = "running-mean"
+_PARTS = ("labs", "solutions", "tests/variants")
 
 
 def check(
@@ -132,7 +134,7 @@ def new(
     slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
     into: Annotated[Path, typer.Option("--into", help="The checkout that holds labs/ and solutions/.")] = Path(),
 ) -> None:
-    """Begin a new lab: a small one that is complete and works, to be changed piece by piece."""
+    """Begin a new lab: a copy of the example in docs/authors.md, which is complete and works, to be changed piece by piece."""
     from bottleneck_lab.commands.ui import say
     from bottleneck_lab.errors import UsageError
     from bottleneck_lab.workspace.atomic import explained
@@ -140,16 +142,14 @@ def new(
 
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise UsageError(f"'{slug}' is no name for a lab.", "Use small letters, digits and hyphens: `memory-copies`.")
-    targets = {part: into / part / slug for part in ("labs", "solutions")} | {
-        "variants": into / "tests" / "variants" / slug
-    }
-    for target in targets.values():
+    targets = [into / part / slug for part in _PARTS]
+    for target in targets:
         if target.exists():
             raise UsageError(f"{target} exists already.", "Choose another name, or remove that folder first.")
     with explained(into):
-        for part, target in targets.items():
-            _copy(_TEMPLATE / part, target, slug)
-    for target in targets.values():
+        for part, target in zip(_PARTS, targets, strict=True):
+            shutil.copytree(_example() / part / _EXAMPLE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for target in targets:
         say(f"made {target}")
     if not course_names(into, slug):
         say(
@@ -158,12 +158,11 @@ def new(
         )
 
 
-def _copy(source: Path, target: Path, slug: str) -> None:
-    for path in sorted(source.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            copy = target / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(path.read_text(encoding="utf-8").replace("SLUG", slug), encoding="utf-8")
+def _example() -> Path:
+    """The lab that docs/authors.md explains: the wheel's copy of it, or the checkout's."""
+    package = Path(__file__).resolve().parents[1]
+    wheel = package / "content" / "example"
+    return wheel if wheel.is_dir() else package.parents[1] / "docs" / "example"
 
 
 def key(
