@@ -257,20 +257,22 @@ def train(session: FeedSession, context: Context, judge: ModuleType, step_s: flo
     """Hands out epochs until the utilisation is decided, and collects what the device saw."""
     run = Run(batch)
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
-    silence_s = float(context.settings.get("call_s", 60))
+    silence_s, enough = float(context.settings.get("call_s", 60)), False
     while True:
         kind, values = session.receive(silence_s, f"training (step {len(run.steps) + 1})")
         if kind is Kind.RECORD:
             run.steps.append(Step(*values))
         elif kind is Kind.EPOCH:
             _expect_steps(run, int(values[0]))
-            decided = len(run.assignments) > MAX_EPOCHS or (
-                run.timed() and test.decide(run.utilisation(step_s)).state is not State.CONTINUE
+            enough = len(run.assignments) > MAX_EPOCHS or (
+                bool(run.timed()) and test.decide(run.utilisation(step_s)).state is not State.CONTINUE
             )
-            give(session, run, context, judge.count(context.data), last=bool(decided))
+            give(session, run, context, judge.count(context.data), last=enough)
             context.progress("measuring", 0.2 + 0.2 * min(3, len(run.assignments) - 1))
         elif kind is Kind.DONE:
             _expect_steps(run, len(run.steps))
+            if not enough:
+                raise LearnerFault("wrong output", "training ended while there were more epochs to come.")
             return run
 
 

@@ -16,6 +16,9 @@ import time
 from pathlib import Path
 
 
+PATIENCE_S = 30.0
+
+
 class Janitor:
     """Owns a verifier's temporary folder, control groups and children; everything is gone when it closes, or when the verifier dies."""
 
@@ -27,6 +30,7 @@ class Janitor:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self._remembered: list[list[str]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="bottleneck-lab-"))
         self._tell("folder", self.folder)
 
@@ -37,9 +41,11 @@ class Janitor:
         self.close()
 
     def _tell(self, what: str, name: object) -> None:
+        _note(self._remembered, what, str(name))
         if self._process.stdin is not None:
-            self._process.stdin.write(f"{what} {name}\n".encode())
-            self._process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it was killed: `close` does its work
+                self._process.stdin.write(f"{what} {name}\n".encode())
+                self._process.stdin.flush()
 
     def follow(self, pid: int) -> None:
         """Remembers a child and its session, to be killed should the verifier die."""
@@ -54,8 +60,14 @@ class Janitor:
         self._tell("group", group)
 
     def close(self) -> None:
-        """Lets the janitor do its work and waits for it."""
-        self._process.communicate(timeout=30)
+        """Lets the janitor do its work and waits for it; does it itself should the janitor have been killed or stopped."""
+        try:
+            self._process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode != 0:
+            _clean(self._remembered)
 
 
 def _kill(pid: int) -> None:
@@ -74,16 +86,15 @@ def _clear_group(group: Path) -> None:
         time.sleep(0.01)
 
 
-def main() -> None:
-    """Reads what to remember until the verifier is gone, then removes it: groups, processes, folders."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    remembered: list[list[str]] = []
-    for line in sys.stdin:
-        what, name = line.rstrip("\n").split(" ", 1)
-        if what == "forget":
-            remembered.remove(["pid", name])
-        else:
-            remembered.append([what, name])
+def _note(remembered: list[list[str]], what: str, name: str) -> None:
+    if what == "forget":
+        remembered.remove(["pid", name])
+    else:
+        remembered.append([what, name])
+
+
+def _clean(remembered: list[list[str]]) -> None:
+    """Removes groups and processes, and then, when nobody writes to them any more, folders."""
     for what, name in remembered:
         if what == "group":
             _clear_group(Path(name))
@@ -92,6 +103,15 @@ def main() -> None:
     for what, name in remembered:
         if what == "folder":
             shutil.rmtree(name, ignore_errors=True)
+
+
+def main() -> None:
+    """Reads what to remember until the verifier is gone, then removes it: groups, processes, folders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    remembered: list[list[str]] = []
+    for line in sys.stdin:
+        _note(remembered, *line.rstrip("\n").split(" ", 1))
+    _clean(remembered)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,10 @@ class Case:
         self.decisions = {id_: test.decide(_SAMPLES[id_](self), exhausted=exhausted) for id_, test in tests.items()}
         return any(decision.wanted for decision in self.decisions.values())
 
+    def missed(self) -> bool:
+        """Whether some test did not end in PASS."""
+        return any(decision.state is not State.PASS for decision in self.decisions.values())
+
     def ratios(self) -> list[float]:
         """Reference over learner, pair by pair."""
         return [reference / learner for reference, learner in zip(self.reference_s, self.learner_s, strict=True)]
@@ -151,29 +155,32 @@ def _compare(comparison: Comparison) -> Measured:
     overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
     cases = _sample(comparison, [Case(name) for name in names], _tests(context))
-    overhead_share = overhead_s / median(cases[0].learner_s)
-    _refuse_overhead(overhead_share, cases)
+    _refuse_overhead(overhead_s, cases)
     ratios = [ratio for case in cases for ratio in case.ratios()]
+    medians = [median(case.ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
     return Measured(
         [_answers_result(context, cases, hard), *_target_results(context, cases)],
         isolation=comparison.learner.worker.isolation,
-        details={"cases": timings, "overhead_share": overhead_share},
+        details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
         notes=[quiet],
-        speedup=min(median(case.ratios()) for case in cases),
+        speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
-            noise=noise_share([math.log(ratio) for ratio in ratios]), other_cores=meter.cores(), cores=os.cpu_count()
+            noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,
+            other_cores=meter.cores(),
+            cores=os.cpu_count(),
         ),
     )
 
 
-def _refuse_overhead(share: float, cases: list[Case]) -> None:
-    """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same; a miss might be its doing."""
-    missed = any(decision.state is not State.PASS for case in cases for decision in case.decisions.values())
-    if missed and share > MAX_OVERHEAD_SHARE:
-        raise VerifierFault(
-            f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
-        )
+def _refuse_overhead(overhead_s: float, cases: list[Case]) -> None:
+    """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same; a case's miss might be its doing."""
+    for case in cases:
+        share = overhead_s / median(case.learner_s or [math.inf])
+        if share > MAX_OVERHEAD_SHARE and case.missed():
+            raise VerifierFault(
+                f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
+            )
 
 
 Samples = Callable[[Case], list[float]]
