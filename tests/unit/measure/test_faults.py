@@ -1,0 +1,250 @@
+"""Every process of a check is killed or stopped in every phase, its disk and memory run out, its pipes close, the wall clock jumps.
+
+The outcome has to be right, and the blame: FAIL where it was the learner's process, ERROR where it was ours. Nothing may be left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.measure import janitor
+from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.verifier import check_lab
+
+ROOT = Path(__file__).parents[3]
+CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
+QUICK = {"self_test_margin": 50.0, "start_s": 12, "call_s": 2, "max_s": 6, "memory_gib": 0.5}
+
+
+class Bench:
+    """A lab, a workspace with a right solution in it, and a temporary folder that nobody else uses."""
+
+    def __init__(self, slug: str, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(CONTENT[slug]))
+        load_labs.cache_clear()
+        lab = find_lab(slug)
+        self.device = next(iter(lab.spec.devices))
+        spec = lab.spec.devices[self.device]
+        devices = {self.device: msgspec.structs.replace(spec, settings={**spec.settings, **QUICK})}
+        self.lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
+        self.workspace = tmp_path / "workspace"
+        shutil.copytree(self.lab.path, self.workspace)
+        self.entry = self.workspace / lab.spec.entry
+        shutil.copy(self.lab.solution / lab.spec.entry, self.entry)
+        self.temporary = tmp_path / "temporary"
+        self.temporary.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
+
+    def check(self, progress=lambda doing, share: None):
+        """The verdict, and the assertion that nothing is left."""
+        verdict = check_lab(
+            self.lab, self.workspace, self.device, data=self.workspace, home=self.workspace, progress=progress
+        )
+        left = psutil.Process().children(recursive=True)
+        assert not [process.cmdline() for process in left if process.status() != psutil.STATUS_ZOMBIE]
+        assert not list(self.temporary.iterdir())
+        assert not list(Path("/sys/fs/cgroup").rglob(f"bottleneck-lab-{os.getpid()}-*"))
+        return verdict
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    yield lambda slug: Bench(slug, tmp_path, monkeypatch)
+    load_labs.cache_clear()
+
+
+WORDS = {"learner": "/submission/", "reference": "/reference/", "device": "measure.device", "janitor": "janitor.py"}
+
+
+def processes(who: str) -> list[psutil.Process]:
+    """The living processes of ours that are `who`: the sandbox's own and the Python in it."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(WORDS[who] in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class Saboteur:
+    """Sends a signal to a process of the check as soon as it is there, once the phase has begun that `phase` is part of the name of."""
+
+    def __init__(self, who: str, phase: str, number: signal.Signals) -> None:
+        self.who, self.phase, self.number = who, phase, number
+        self.thread = threading.Thread(target=self._strike, daemon=True)
+        self.hit = False
+
+    def __call__(self, doing: str, share: float) -> None:
+        if self.phase in doing and not self.thread.is_alive() and not self.hit:
+            self.thread.start()
+
+    def _strike(self) -> None:
+        end = time.monotonic() + 10
+        while not self.hit and time.monotonic() < end:
+            for process in processes(self.who):
+                try:
+                    process.send_signal(self.number)
+                    self.hit = True
+                except psutil.NoSuchProcess:
+                    continue
+            time.sleep(0.002)
+
+
+SPEEDUP = ["starting the reference", "loading your code", "checking answers", "comparing the reference", "measuring"]
+FEED = ["calibrating", "starting your script", "measuring", "checking pixels"]
+KILLED = [
+    *[("running-mean", "learner", phase) for phase in SPEEDUP[1:]],
+    *[("running-mean", "reference", phase) for phase in SPEEDUP],
+    *[("running-mean", "janitor", phase) for phase in SPEEDUP],
+    *[("feeder", "learner", phase) for phase in FEED[1:3]],
+    *[("feeder", "device", phase) for phase in FEED[1:3]],
+    *[("feeder", "reference", phase) for phase in (FEED[0], FEED[3])],
+    *[("feeder", "janitor", phase) for phase in FEED],
+]
+
+
+@pytest.mark.parametrize(("slug", "who", "phase"), KILLED, ids=lambda value: value.replace(" ", "-"))
+def test_killed(bench, slug, who, phase):
+    saboteur = Saboteur(who, phase, signal.SIGKILL)
+    verdict = bench(slug).check(saboteur)
+    assert saboteur.hit
+    if who == "learner":
+        assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
+    elif who == "janitor":  # the verifier does its work, and the verdict is the learner's
+        assert verdict.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE), verdict.summary
+    else:
+        assert verdict.outcome is Outcome.ERROR, verdict.summary
+        assert "Not your work's fault" in verdict.summary
+
+
+STOPPED = [
+    ("running-mean", "learner", "checking answers"),
+    ("running-mean", "learner", "comparing the reference"),
+    ("running-mean", "learner", "measuring"),
+    ("running-mean", "reference", "checking answers"),
+    ("running-mean", "reference", "measuring"),
+    ("feeder", "learner", "measuring"),
+]
+
+
+@pytest.mark.parametrize(("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-"))
+def test_stopped(bench, slug, who, phase, monkeypatch):
+    verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
+    if who == "learner":
+        assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
+        assert "SIGSTOP" in verdict.summary
+    else:
+        assert verdict.outcome is Outcome.ERROR, verdict.summary
+
+
+def test_a_stopped_janitor_is_not_waited_for_for_ever(bench, monkeypatch):
+    monkeypatch.setattr(janitor, "PATIENCE_S", 1.0)
+    assert bench("running-mean").check(Saboteur("janitor", "checking", signal.SIGSTOP)).outcome is not Outcome.ERROR
+
+
+CODE = {
+    "memory": """
+        held = []
+        def load(device):
+            def call(trace, width):
+                while True:
+                    held.append(bytearray(b"x" * (8 << 20)))
+            return call
+    """,
+    "scratch disk": """
+        def load(device):
+            def call(trace, width):
+                with open("full", "wb") as file:
+                    while True:
+                        file.write(bytes(8 << 20))
+            return call
+    """,
+    "its pipes": """
+        import os
+        def load(device):
+            def call(trace, width):
+                os.closerange(0, 64)
+                while True: pass
+            return call
+    """,
+    "processes": """
+        import os, time
+        def load(device):
+            def call(trace, width):
+                while True:
+                    if not os.fork(): time.sleep(987)
+            return call
+    """,
+}
+
+
+@pytest.mark.parametrize("with_group", [True, False], ids=["with-a-control-group", "without"])
+@pytest.mark.parametrize("what", CODE)
+def test_exhausted_by_the_learner(bench, what, with_group, monkeypatch):
+    if not with_group:
+        monkeypatch.setattr(Cgroup, "create", lambda *_: None)
+    place = bench("running-mean")
+    place.entry.write_text(textwrap.dedent(CODE[what]))
+    verdict = place.check()
+    assert verdict.outcome is Outcome.FAIL, verdict.summary
+    assert verdict.reason in ("crashed", "timed out")
+
+
+@pytest.fixture
+def small_disk(bench):
+    """A temporary folder of 8 MB, for root; nobody else may mount one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    place = bench("running-mean")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place.temporary)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("this container may not mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", str(place.temporary)], check=True)
+
+
+def test_a_disk_that_the_learner_fills_is_the_learners(small_disk):
+    small_disk.entry.write_text(textwrap.dedent(CODE["scratch disk"]))
+    verdict = small_disk.check()
+    assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
+    assert "No space left" in verdict.summary
+
+
+def test_a_disk_that_was_full_is_not(small_disk):
+    with (small_disk.temporary / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(1 << 16))
+    lab, workspace = small_disk.lab, small_disk.workspace
+    verdict = check_lab(lab, workspace, small_disk.device, data=workspace, home=workspace)
+    assert verdict.outcome is Outcome.ERROR, verdict.summary
+    assert [path.name for path in small_disk.temporary.iterdir()] == ["fill"]
+
+
+@pytest.mark.parametrize("slug", CONTENT)
+def test_a_wall_clock_that_jumps_changes_nothing(bench, slug, monkeypatch):
+    honest, calls = time.time, []
+
+    def skewed() -> float:
+        calls.append(1)
+        return honest() + (-1) ** len(calls) * 1e6
+
+    monkeypatch.setattr(time, "time", skewed)
+    verdict = bench(slug).check()
+    assert verdict.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE), verdict.summary
+    assert 0 < verdict.duration_s < 100
