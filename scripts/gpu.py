@@ -35,6 +35,7 @@ STEP_LIMIT_S = 900.0
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
+RECORDED_BY = "scripts/gpu.py"
 KEPT_STEPS = 3
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
 _PRIVATE = ("host_name", "hostname", "trace_name", "username")
@@ -208,7 +209,7 @@ def publish_captures(made: Path, target: Path) -> dict[str, Any]:
         (target / path.name).write_bytes(data)
         kept.append({"file": path.name, "bytes": size, "sha256": hashlib.sha256(data).hexdigest()})
     manifest = {
-        "recorded_by": "scripts/gpu.py",
+        "recorded_by": RECORDED_BY,
         "captures": sorted(kept, key=lambda row: row["file"]),
         "left_out": left_out,
     }
@@ -219,7 +220,14 @@ def publish_captures(made: Path, target: Path) -> dict[str, Any]:
 def measured(gpu: str, state: State, versions: dict[str, str], left: list[str]) -> dict[str, Any]:
     """What docs/measured/<gpu>.json holds."""
     day = datetime.now(UTC).date().isoformat()
-    return {"gpu": gpu, "date": day, "versions": versions, "steps": state.done, "left": left}
+    return {
+        "recorded_by": RECORDED_BY,
+        "gpu": gpu,
+        "date": day,
+        "versions": versions,
+        "steps": state.done,
+        "left": left,
+    }
 
 
 def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
@@ -353,8 +361,9 @@ def write_never_run(readme: Path, lines: list[str]) -> None:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Every docs/measured/*.json."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    """Every docs/measured/*.json that this script has written."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return [record for record in records if isinstance(record, dict) and record.get("recorded_by") == RECORDED_BY]
 
 
 def installed_tools() -> Iterator[str]:

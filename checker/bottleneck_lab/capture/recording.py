@@ -155,10 +155,11 @@ def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: byte
     """Passes output on as it comes, also a progress bar's unfinished lines, and keeps the last of it."""
     if pipe is None:
         return
-    while output := os.read(pipe.fileno(), 1 << 16):
-        sink(output)
-        tail += output
-        del tail[:-_TAIL_BYTES]
+    with pipe:
+        while output := os.read(pipe.fileno(), 1 << 16):
+            sink(output)
+            tail += output
+            del tail[:-_TAIL_BYTES]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

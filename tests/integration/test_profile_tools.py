@@ -1,0 +1,220 @@
+"""`lab profile -- program` and `lab monitor`, through the real `lab`, outside any workspace."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+LAB = [sys.executable, "-m", "bottleneck_lab"]
+NET = """
+import sys
+import torch
+
+net = torch.nn.Linear(32, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    net(torch.randn(16, 32)).square().mean().backward()
+    optimizer.step()
+print("trained", __name__, flush=True)
+if "fail" in sys.argv:
+    raise ValueError("no such luck")
+if "wait" in sys.argv:
+    import time
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "BOTTLENECK_LAB_HOME": str(folder / "home"), "COLUMNS": "80", **more}
+
+
+def lab(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LAB, *arguments],
+        cwd=folder,
+        env=environment(folder, **more),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_a_program_s_capture_from_beginning_to_summary(folder):
+    done = lab(folder, "profile", "--memory", "--tensorboard", "--", sys.executable, "net.py", "4")
+    assert done.returncode == 0, done.stderr
+    assert "trained __main__" in done.stdout
+    assert "Where the time went" in done.stdout
+    assert "3 steps" in done.stdout or "4 steps" in done.stdout
+    assert "script.py --trace" in done.stderr, "the command is shown"
+    made = folder / "captures" / "0001-torch"
+    described = json.loads((made / "capture.json").read_text())
+    assert described["files"] == ["trace.json.gz"]
+    assert described["program"][1:] == ["net.py", "4"]
+    assert list((made / "tensorboard").glob("*.pt.trace.json.gz"))
+    assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
+    assert lab(folder, "report", str(made)).returncode == 0
+
+
+def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(folder):
+    done = lab(folder, "profile", "--schedule", "1,1,2", "--out", "mine", "--json", "--", "net.py", "6")
+    found = json.loads(done.stdout)
+    assert found["capture"] == str(folder / "mine")
+    assert len(found["summary"]["steps"]) == 2
+    assert "trained" in done.stderr
+
+
+def test_a_program_that_fails_shows_its_own_traceback_and_what_was_recorded(folder):
+    done = lab(folder, "profile", "--", sys.executable, "net.py", "2", "fail")
+    assert done.returncode == 1
+    assert "ValueError: no such luck" in done.stdout
+    assert "runpy" not in done.stdout
+    assert "Where the time went" in done.stdout
+    assert "ended with status 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--", sys.executable, "-c", "print(1)"], "no torch operator"),
+        (["--schedule", "5,5,5", "--", "net.py", "3"], "took 3 optimizer steps; the schedule needs 15"),
+        (["--", sys.executable, "nowhere.py"], "nowhere.py"),
+    ],
+    ids=["no torch", "too few steps", "no such file"],
+)
+def test_a_capture_that_shows_nothing_leaves_nothing(folder, arguments, words):
+    done = lab(folder, "profile", *arguments)
+    assert done.returncode in (1, 2, 4)
+    assert words in done.stdout + done.stderr
+    assert "bottleneck-lab itself failed" not in done.stderr
+    assert not list(folder.glob("captures/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--tool", "nsys", "--", "ls"], 4, "nsys is not installed here"),
+        (["--tool", "ncu", "--", "ls"], 4, "ncu is not installed here"),
+        (["--tool", "sanitizer", "--", "ls"], 4, "compute-sanitizer is not installed here"),
+        (["--tool", "perf", "--", "ls"], 2, "There are: torch, nsys, ncu, sanitizer, memory"),
+        (["--", "no-such-program"], 2, "'no-such-program' is none"),
+        (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is no schedule"),
+        (["--check", "all", "--", "net.py"], 2, "memcheck, racecheck"),
+        (["--out", ".", "--", "net.py"], 2, "exists already"),
+        (["--stack"], 2, "only --tool and --device"),
+        ([], 2, "There is no lab in this folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_a_remedy(folder, arguments, status, words):
+    tools = [
+        tool
+        for tool in ("nsys", "ncu", "compute-sanitizer")
+        if shutil.which(tool) or Path("/usr/local/cuda/bin", tool).exists()
+    ]
+    if tools and "--tool" in arguments and status == 4:
+        pytest.skip(f"{tools} are installed here")
+    done = lab(folder, "profile", *arguments)
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert "→" in done.stderr
+    assert not list(folder.glob("captures*"))
+
+
+def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(folder):
+    command = [*LAB, "profile", "--", sys.executable, "net.py", "3", "wait"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as running:
+        assert any("trained" in line for line in running.stdout)
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        rest = running.stdout.read()
+        assert running.wait(100) == 130
+    assert "Where the time went" in rest
+    assert "was interrupted" in rest
+
+
+def test_monitor_gives_samples_as_json_and_to_prometheus(folder):
+    (folder / "steps").write_text("7")
+    command = [
+        *LAB,
+        "monitor",
+        "--json",
+        "--count",
+        "2",
+        "--interval-s",
+        "1.5",
+        "--steps",
+        "steps",
+        "--prometheus",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        address = next(line.split()[-1] for line in running.stderr if "http://" in line)
+        first = json.loads(running.stdout.readline())
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "bottleneck_lab_steps_total 7\n" in answer.read().decode()
+        second = json.loads(running.stdout.readline())
+        assert running.wait(60) == 0
+    assert (first["steps"], second["steps_per_s"]) == (7.0, 0.0)
+    assert second["at_s"] > first["at_s"]
+    assert first["gpus"] or first["no_gpu"]
+
+
+NSYS = shutil.which("nsys")
+NVTX = """
+import torch
+for step in range(3):
+    torch.cuda.nvtx.range_push(f"step {step}")
+    torch.randn(64, 64) @ torch.randn(64, 64)
+    torch.cuda.nvtx.range_pop()
+"""
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
+def test_the_real_nsys(folder):
+    (folder / "marked.py").write_text(NVTX)
+    done = lab(folder, "profile", "--tool", "nsys", "--", sys.executable, "marked.py")
+    assert done.returncode == 0, done.stderr
+    assert "Where the time went" in done.stdout
+    assert "nsys profile --trace=" in done.stderr
+    made = folder / "captures" / "0001-nsys"
+    assert {path.suffix for path in made.iterdir()} >= {".sqlite", ".nsys-rep"}
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
+def test_the_real_nsys_gives_one_report_a_rank(folder):
+    (folder / "marked.py").write_text(NVTX)
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    done = lab(folder, "profile", "--tool", "nsys", "--", torchrun, "--standalone", "--nproc-per-node=2", "marked.py")
+    assert done.returncode == 0, done.stderr
+    made = folder / "captures" / "0001-nsys"
+    assert json.loads((made / "capture.json").read_text())["files"] == ["report_0.sqlite", "report_1.sqlite"]
+
+
+NCU = shutil.which("ncu")
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(NCU is None, reason="ncu is not installed")
+def test_the_real_ncu_measures_or_says_why_not(folder):
+    done = lab(folder, "profile", "--tool", "ncu", "--launches", "1", "--", sys.executable, "net.py", "1")
+    assert done.returncode == 4
+    assert "no CUDA driver" in done.stderr or "no kernel" in done.stderr or "administrators" in done.stderr
