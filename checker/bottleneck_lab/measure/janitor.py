@@ -15,7 +15,6 @@ import tempfile
 import time
 from pathlib import Path
 
-
 PATIENCE_S = 30.0
 
 

@@ -7,6 +7,7 @@ to send other bytes, and every answer is checked, and timed, by the verifier.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import socket
@@ -107,7 +108,8 @@ def main() -> None:
             train(Accelerator(channel, arena), options.entry, options.photos, Path("cache").absolute())
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
         if not isinstance(error, Closed):
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # the log may be what the disk has no room for
+                traceback.print_exc()
             channel.send(Kind.FAILED, explain(options.entry.parent))
         os._exit(0 if isinstance(error, Closed) else 70)
     os._exit(0)

@@ -1,0 +1,86 @@
+"""Every solution and every variant of every lab passes; beside a busy program it is at least never failed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.measure.verifier import check_lab
+
+ROOT = Path(__file__).parents[2]
+CONTENTS = {"course": ROOT, "example": ROOT / "docs" / "example"}
+
+
+def honest() -> list[tuple[str, str, Path]]:
+    """Content, lab and folder of each right solution that is kept."""
+    found = []
+    for content, root in CONTENTS.items():
+        for solution in sorted(path for path in (root / "solutions").iterdir() if path.is_dir()):
+            variants = root / "tests" / "variants" / solution.name
+            folders = [solution, *sorted(path for path in variants.glob("*") if path.is_dir())]
+            found += [(content, solution.name, folder) for folder in folders]
+    return found
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory) -> Path:
+    """The photographs of the course, as many as an epoch takes."""
+    if given := os.environ.get("LAB_TEST_PHOTOS"):
+        return Path(given)
+    root = tmp_path_factory.mktemp("photos")
+    make = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root), "--progress", "none"]
+    subprocess.run([*make, "--small", "64"], check=True)
+    return root
+
+
+@pytest.fixture
+def labs_of(monkeypatch):
+    def of(content: str) -> dict[str, Lab]:
+        monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(CONTENTS[content]))
+        load_labs.cache_clear()
+        return load_labs()
+
+    yield of
+    load_labs.cache_clear()
+
+
+def burn() -> None:
+    while True:
+        pass
+
+
+@pytest.fixture(params=["quiet", "one core busy"])
+def hogged(request):
+    """Whether another program keeps a core busy meanwhile."""
+    if request.param == "quiet":
+        yield False
+        return
+    hog = multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
+    hog.start()
+    yield True
+    hog.kill()
+    hog.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "slug", "folder"), honest(), ids=[f"{slug}-{folder.name}" for _, slug, folder in honest()]
+)
+def test_honest_work_is_accepted(content, slug, folder, labs_of, photos, tmp_path, hogged):
+    lab = labs_of(content)[slug]
+    device = next(device for device in lab.spec.devices if device != "cuda")
+    shutil.copytree(lab.path, tmp_path / "work")
+    shutil.copytree(lab.solution, tmp_path / "work", dirs_exist_ok=True)
+    shutil.copytree(folder, tmp_path / "work", dirs_exist_ok=True)
+    verdict = check_lab(lab, tmp_path / "work", device, data=photos, home=tmp_path)
+    sys.stdout.write(f"{slug} {folder.name} hogged={hogged}: {verdict.outcome}: {verdict.summary}\n")
+    assert verdict.outcome is not Outcome.FAIL, verdict.summary
+    assert hogged or verdict.outcome is Outcome.PASS, verdict.summary
