@@ -82,29 +82,31 @@ def command(tool: str, can: Capabilities, request: Request, launch: Launch) -> l
         *([("--kernel-name", f"regex:{options.kernel}")] if options.kernel else []),
         *([("--launch-skip", str(options.skip))] if options.skip else []),
         ("--launch-count", str(options.launches)),
+        # An installation without section files ends with an error, metrics by name or not, unless it is shown some folder.
+        *([] if can.sets else [("--section-folder", str(request.out))]),
     ]
     known = [word for pair in words if pair[0] in can.options for word in pair]
     home = ["env", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
     return launch.around(tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home)
 
 
-def probe(tool: str) -> Capabilities:
-    """The same, asked of the tool itself."""
+def probe(tool: str, home: str) -> Capabilities:
+    """The same, asked of the tool itself, which writes into its HOME even then."""
     asked = (["--version"], ["--help"], ["--list-sets"])
-    return capabilities(*(run_tool([tool, *words], Path(tool), PROBE_S) for words in asked))
+    return capabilities(*(run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S) for words in asked))
 
 
 def record(tool: str, request: Request) -> Captured:
     """Runs the program under ncu; its kernels as CSV, beside the report. Raises MachineError for a GPU or a right that is missing."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-ncu-") as home:
-        can, launch = probe(tool), split(request.program, sys.executable)
+        can, launch = probe(tool, home), split(request.program, sys.executable)
         line, shown = command(tool, can, request, launch), {**request.environment, "HOME": home}
         request.announce(typed(line, request.environment))
         ended = run(request, line, shown)
-    reports = sorted(request.out.glob("*.ncu-rep"))
-    if not reports:
-        raise explain(ended)
-    files = [_as_csv(tool, report) for report in reports]
+        reports = sorted(request.out.glob("*.ncu-rep"))
+        if not reports:
+            raise explain(ended)
+        files = [_as_csv(tool, home, report) for report in reports]
     return Captured(files, typed(line, request.environment), ended, can.version, [path.name for path in reports])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -47,6 +48,8 @@ def record(request: Request) -> Captured:
     files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
     if not files:
         raise explain(request, ended, outcomes)
+    if not any(_holds_work(request.out / name) for name in files):
+        raise _idle(ended)
     if request.options.tensorboard:
         _for_tensorboard(request.out, files)
     extra = sorted(path.name for path in request.out.glob("*.pickle"))
@@ -71,6 +74,24 @@ def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> C
     said = f":\n{ended.last_lines()}" if ended.tail.strip() else "."
     return CaptureError(
         f"The program {ended.why()} before its trace was written{said}", "Run it without the profiler first."
+    )
+
+
+def _holds_work(trace: Path) -> bool:
+    """Whether a trace holds an operator or a kernel. Read line by line: the first comes early."""
+    with gzip.open(trace, "rb") as file:
+        return any(b'"cpu_op"' in line or b'"kernel"' in line for line in file)
+
+
+def _idle(ended: Ended) -> CaptureError:
+    if ended.status:
+        return CaptureError(
+            f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",
+            "Run the program without the profiler first.",
+        )
+    return CaptureError(
+        "The program called no torch operator in its own process, so there is nothing to show.",
+        "If it starts others that do the work, profile those; `--tool nsys` follows every process.",
     )
 
 

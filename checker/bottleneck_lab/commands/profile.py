@@ -174,7 +174,6 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
             timeline = _unless_empty(request.out, captured)
         elif tool not in WITHOUT_TIMELINE:
             timeline = read_timeline(request.out)
-            _require_operators(timeline)
         publish(request.out, final)
     finally:
         remove(request.out)
@@ -193,16 +192,6 @@ def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
     except CaptureError as error:
         captured.notes.append(f"{error.message} Open the report in nsys-ui, or mark the program's parts with NVTX.")
         return None
-
-
-def _require_operators(timeline: Timeline) -> None:
-    from bottleneck_lab.errors import CaptureError
-
-    if not len(timeline.operators) and not len(timeline.device):
-        raise CaptureError(
-            "The program called no torch operator in its own process, so there is nothing to show.",
-            "If it starts others that do the work, profile those; `--tool nsys` follows every process.",
-        )
 
 
 def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:

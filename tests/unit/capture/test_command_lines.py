@@ -42,6 +42,7 @@ NCU = """
   -c [ --launch-count ] arg
   -s [ --launch-skip ] arg (=0)
   --set arg
+  --section-folder arg
   --metrics arg
 """
 SETS = """
@@ -131,6 +132,7 @@ class TestNcu:
     def test_metrics_one_by_one_where_there_are_no_sections(self):
         line = self.line(sets="")
         assert "--set" not in line
+        assert line[line.index("--section-folder") + 1] == "/out", "without any, ncu refuses to start"
         assert "dram__throughput.avg.pct_of_peak_sustained_elapsed" in line[line.index("--metrics") + 1]
         assert self.line(metrics=("a", "b"))[2] == "a,b"
 
