@@ -105,8 +105,8 @@ class Subject:
     photos: bool = False
 
 
-STEP_S = 16 * 0.004
-"""The miniature's step: its judge's STEP_IMAGE_S for each image of a batch."""
+STEP_S = 2 * 16 * 0.002
+"""The miniature's step: its device_share times its judge's STEP_IMAGE_S for each image of a batch."""
 STRICTER = 0.85
 """`data-wait` asks for at most 0.15, which `useful-utilisation` of 0.8 does not reach."""
 SUBJECTS = {

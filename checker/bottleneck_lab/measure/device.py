@@ -172,6 +172,8 @@ class Device:
         if len(values) != 4:
             raise Malformed("a step that is no step")
         slot, dtype, count, labels = values
+        if not (isinstance(slot, int) and isinstance(dtype, str) and isinstance(count, int)):
+            raise Malformed("a step that is no step")
         taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
         if slot not in range(SLOTS) or slot in taken or dtype not in ("uint8", "float32"):
             raise Malformed("a step in a slot that is not free, or of a type that the device does not take")
