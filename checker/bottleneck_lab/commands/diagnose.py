@@ -138,15 +138,20 @@ def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> Non
     rows = compare_answers(workspace, answers)
     if json:
         print_json(rows)
+    elif not rows:
+        say("This lab asks no questions.")
     else:
         for row in rows:
-            say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer']!r}")
-            for line in filter(None, (row["ask"], row["problem"] or row["evidence"])):
-                say(f"    {line}", style="dim")
-        say(
-            "Saved in diagnosis.toml. `lab check` grades it together with your fix."
-            if rows
-            else "This lab asks no questions."
-        )
+            _show(row)
+        say("diagnosis.toml holds your answers; `lab check` grades them together with your fix.")
     if any(row["problem"] for row in rows):
         raise typer.Exit(ExitCode.FAIL)
+
+
+def _show(row: dict[str, Any]) -> None:
+    from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.workspace.diagnosis_file import is_given
+
+    say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer'] if is_given(row['answer']) else '…'}")
+    for line in filter(None, (row["ask"], row["problem"] or row["evidence"])):
+        say(f"    {line}", style="dim")

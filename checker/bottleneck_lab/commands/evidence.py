@@ -43,8 +43,10 @@ def _description(folder: Path) -> dict[str, Any]:
 
 def circumstances(folder: Path) -> dict[str, str]:
     """When, with what and on which machine a capture was made, as `capture.json` says."""
+    from bottleneck_lab.report.words import format_moment
+
     description = _description(folder)
-    told = {name: description[key] for name, key in _TOLD.items() if description.get(key)}
+    told = {name: format_moment(str(description[key])) for name, key in _TOLD.items() if description.get(key)}
     return {name: str(value) for name, value in {**told, **description.get("environment", {})}.items()}
 
 

@@ -40,6 +40,8 @@ def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) ->
         )
     if workspace.lab.spec.questions and not is_answered(workspace):
         return Step("lab diagnose", "Say what the cause is and what a fix would bring, from the capture that you made.")
+    if attempts and attempts[-1].verdict.outcome in ("INCONCLUSIVE", "ERROR"):
+        return Step("lab check", "The last check could not decide. `lab report` says why; mend that, and check again.")
     if attempts:
         return Step("lab check", "Read why the last check failed (`lab report`), change one thing, and check again.")
     return Step("lab check", f"Change {', '.join(workspace.lab.spec.editable)}, then measure what it brought.")
