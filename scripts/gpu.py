@@ -36,6 +36,7 @@ MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
 RECORDED_BY = "scripts/gpu.py"
+DEVICE: Any = "cuda"
 KEPT_STEPS = 3
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
 _PRIVATE = ("host_name", "hostname", "trace_name", "username")
@@ -271,7 +272,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
     from bottleneck_lab.commands import dev
 
     lab = lab_called(slug)
-    verdict = dev._check(lab, submissions(lab)[what], "cuda")
+    verdict = dev._check(lab, submissions(lab)[what], DEVICE)
     problems = dev._starter_problems(lab, verdict) if what == "starter" else dev._pass_problems(verdict)
     criteria = [{"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria]
     return {
@@ -297,12 +298,12 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
         workspace, out = Path(scratch, "workspace"), Path(scratch, "out")
         out.mkdir()
-        start_workspace(lab, workspace, "cuda")
+        start_workspace(lab, workspace, DEVICE)
         dev._lay_out(lab, submissions(lab)[what], workspace)
         trace = capturing.profile(
             lab,
             workspace,
-            "cuda",
+            DEVICE,
             tool,
             data=data_folder(lab),
             home=home(),

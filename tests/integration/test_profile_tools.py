@@ -54,6 +54,13 @@ def lab(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.parametrize("command", ["profile", "monitor"])
+def test_help_shows_an_example(folder, command):
+    done = lab(folder, command, "--help")
+    assert done.returncode == 0
+    assert f"Example: lab {command}" in done.stdout
+
+
 def test_a_program_s_capture_from_beginning_to_summary(folder):
     done = lab(folder, "profile", "--memory", "--tensorboard", "--", sys.executable, "net.py", "4")
     assert done.returncode == 0, done.stderr

@@ -101,19 +101,18 @@ def record(tool: str, request: Request) -> Captured:
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-ncu-") as home:
         can, launch = probe(tool, home), split(request.program, sys.executable)
         line, shown = command(tool, can, request, launch), {**request.environment, "HOME": home}
-        request.announce(typed(line, request.environment))
+        request.announce(typed(line, request))
         ended = run(request, line, shown)
         reports = sorted(request.out.glob("*.ncu-rep"))
         if not reports:
             raise explain(ended)
         files = [_as_csv(tool, home, report) for report in reports]
-    return Captured(files, typed(line, request.environment), ended, can.version, [path.name for path in reports])
+    return Captured(files, typed(line, request), ended, can.version, [path.name for path in reports])
 
 
-def _as_csv(tool: str, report: Path) -> str:
-    text = run_tool(
-        [tool, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"], report, IMPORT_S
-    )
+def _as_csv(tool: str, home: str, report: Path) -> str:
+    words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+    text = run_tool(["env", f"HOME={home}", tool, *words], report, IMPORT_S)
     target = report.with_suffix(".csv")
     target.write_text(text, encoding="utf-8")
     return target.name

@@ -84,14 +84,14 @@ def record(tool: str, request: Request) -> Captured:
     """Runs the program under nsys; its reports as SQLite, one a rank. Raises CaptureError when nsys left none."""
     can, launch = probe(tool), split(request.program, sys.executable)
     line = command(tool, can, request, launch)
-    request.announce(typed(line, request.environment))
+    request.announce(typed(line, request))
     ended = run(request, line)
     files = exported(tool, request.out, ended)
     notes = []
     if "--discard-environment" not in can.options:
         notes.append("The report holds the program's environment variables: look at them before you share it.")
     reports = sorted(path.name for path in request.out.glob("*.nsys-rep"))
-    return Captured(files, typed(line, request.environment), ended, can.version, reports, notes)
+    return Captured(files, typed(line, request), ended, can.version, reports, notes)
 
 
 def exported(tool: str, out: Path, ended: Ended) -> list[str]:

@@ -42,7 +42,7 @@ def command(request: Request, python: str) -> list[str]:
 def record(request: Request) -> Captured:
     """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the reason."""
     line = command(request, sys.executable)
-    request.announce(typed(line, request.environment))
+    request.announce(typed(line, request))
     ended = run(request, line)
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(request.out.glob("outcome*.json"))]
     files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
@@ -54,7 +54,7 @@ def record(request: Request) -> Captured:
         _for_tensorboard(request.out, files)
     extra = sorted(path.name for path in request.out.glob("*.pickle"))
     version = str(outcomes[0].get("torch", "")) if outcomes else ""
-    return Captured(files, typed(line, request.environment), ended, version, extra, _notes(request, outcomes))
+    return Captured(files, typed(line, request), ended, version, extra, _notes(request, outcomes))
 
 
 def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> CaptureError | MachineError:

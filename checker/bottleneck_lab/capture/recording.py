@@ -100,9 +100,10 @@ class Captured:
     notes: list[str] = field(default_factory=list)
 
 
-def typed(command: list[str], environment: Mapping[str, str]) -> str:
-    """The command as a line for a shell."""
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(command)])
+def typed(command: list[str], request: Request) -> str:
+    """The command as a line to be pasted into a shell in the program's folder; there it leaves its files beside the program."""
+    given = [f"{name}={shlex.quote(value)}" for name, value in request.environment.items()]
+    return " ".join([*given, shlex.join(word.replace(f"{request.out}/", "") for word in command)])
 
 
 def run(request: Request, command: list[str], environment: Mapping[str, str] | None = None) -> Ended:

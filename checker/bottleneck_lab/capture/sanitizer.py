@@ -32,10 +32,10 @@ def record(tool: str, request: Request) -> Captured:
     version = _VERSION.search(run_tool([tool, "--version"], Path(tool), PROBE_S))
     options = frozenset(_OPTION.findall(run_tool([tool, "--help"], Path(tool), PROBE_S)))
     line = command(tool, options, request)
-    request.announce(typed(line, request.environment))
+    request.announce(typed(line, request))
     ended = run(request, line)
     notes = [found(request.out / REPORT, ended)]
-    return Captured([REPORT], typed(line, request.environment), ended, version[1] if version else "", notes=notes)
+    return Captured([REPORT], typed(line, request), ended, version[1] if version else "", notes=notes)
 
 
 def found(report: Path, ended: Ended) -> str:

@@ -121,7 +121,7 @@ class TestNcu:
         return ncu.command("ncu", can, request(**options), split(DIRECT, "/py/python"))
 
     def test_the_full_set_of_a_few_kernels_with_the_clocks_left_alone(self):
-        line = typed(self.line(kernel="gemm", skip=3), {})
+        line = typed(self.line(kernel="gemm", skip=3), request())
         assert "--set full --target-processes all --clock-control none --kernel-name regex:gemm" in line
         assert "--launch-skip 3 --launch-count 5" in line
 

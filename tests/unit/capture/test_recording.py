@@ -77,6 +77,7 @@ def test_the_tail_is_bounded(tmp_path):
     assert len(ended.tail) <= 32 << 10
 
 
-def test_the_line_that_is_shown_can_be_pasted():
-    assert recording.typed(["a b", "c"], {"K": "v w"}) == "K='v w' 'a b' c"
-    assert os.system(recording.typed(["true", "it's"], {})) == 0
+def test_the_line_that_is_shown_can_be_pasted(tmp_path):
+    shown = recording.typed(["a b", f"--output={tmp_path}/report"], request(tmp_path, environment={"K": "v w"}))
+    assert shown == "K='v w' 'a b' --output=report"
+    assert os.system(recording.typed(["true", "it's"], request(tmp_path))) == 0
