@@ -14,8 +14,6 @@ from bottleneck_lab.catalog import Lab, LabSpec, read_toml
 from bottleneck_lab.trace.load import load
 
 ROOT = Path(__file__).parents[2]
-# The capture's child leaves its pipe to the garbage collector; that is not what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")

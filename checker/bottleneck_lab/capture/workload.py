@@ -20,14 +20,16 @@ import numpy as np
 
 from bottleneck_lab.capture.emulated import add_device_rows
 from bottleneck_lab.catalog import Device, Lab, hash_files
-from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.measure import feed
 from bottleneck_lab.measure.accelerator import SLOTS
 from bottleneck_lab.measure.accelerators import A100
 from bottleneck_lab.measure.context import Context, Progress
 from bottleneck_lab.measure.device import BYTES_PER_IMAGE
+from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.submission import collect
 from bottleneck_lab.measure.wire import Arena, Kind, WireError, pack
 
 OnLine = Callable[[str], object]
@@ -38,18 +40,65 @@ RUN_BATCHES = 24
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 
 
-def run_workload(lab: Lab, workspace: Path, device: Device, *, data: Path, home: Path, on_line: OnLine) -> int:
-    """Runs the workload as it stands, line by line to `on_line`; its exit status."""
+def run_workload(
+    lab: Lab,
+    workspace: Path,
+    device: Device,
+    *,
+    data: Path,
+    home: Path,
+    on_line: OnLine,
+    ranks: list[int] | None = None,
+) -> int:
+    """Runs the workload as it stands, line by line to `on_line`; its exit status.
+
+    `ranks`: numbers of ranks that a distributed script's modelled scaling is carried on to; other workloads take none.
+    """
+    if ranks and (lab.spec.measure, device) != ("ranks", "virtual"):
+        raise UsageError(
+            f"{lab.slug} on {device} has no modelled ranks.", "Leave out `--ranks`; `ddp-scaling` has them."
+        )
     with Janitor() as janitor:
-        context = Context(lab, device, workspace, workspace, data, home, janitor, lambda _doing, _share: None)
+        context = _context(lab, device, workspace, data, home, janitor)
         if lab.spec.measure == "feed":
-            fed = FedWorkload(context, [], on_line, RUN_BATCHES)
-            status, run = fed.run()
-            if run.timed():
-                on_line(_rate(run, fed.step_s))
-            return status
+            return _run_fed(context, on_line)
+        if lab.spec.measure == "ranks" and device == "virtual":
+            return _run_ranks(context, ranks or [], on_line)
         command = [sys.executable, "-u", str(workspace / lab.spec.entry)]
+        if lab.spec.measure == "ranks":
+            command[2:2] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu"]
         return _stream(command, workspace, janitor, on_line, {"LAB_PHOTOS": str(data), "LAB_DEVICE": device})
+
+
+def _context(lab: Lab, device: Device, workspace: Path, data: Path, home: Path, janitor: Janitor) -> Context:
+    """What a kind of measurement needs to run the learner's code: in its own folder, or for ranks in a copy of the lab's files."""
+    context = Context(lab, device, workspace, workspace, data, home, janitor, lambda _doing, _share: None)
+    if lab.spec.measure == "ranks":
+        context.submission = janitor.folder / "submission"
+        try:
+            collect(lab, workspace, context.submission)
+        except LearnerFault as fault:
+            raise UsageError(fault.detail, "`lab reset` brings the shipped files back.") from fault
+    return context
+
+
+def _run_fed(context: Context, on_line: OnLine) -> int:
+    fed = FedWorkload(context, [], on_line, RUN_BATCHES)
+    status, run = fed.run()
+    if run.timed():
+        on_line(_rate(run, fed.step_s))
+    return status
+
+
+def _run_ranks(context: Context, ranks: list[int], on_line: OnLine) -> int:
+    from bottleneck_lab.measure import ranks as kind
+
+    try:
+        kind.run(context, ranks, on_line)
+    except LearnerFault as fault:
+        on_line(fault.detail)
+        return 1
+    return 0
 
 
 def profile(
@@ -62,7 +111,7 @@ def profile(
         return profile_with(lab, workspace, device, tool, data=data, out=out, progress=progress)
     lines: list[str] = []
     with Janitor() as janitor:
-        context = Context(lab, device, workspace, workspace, data, home, janitor, progress)
+        context = _context(lab, device, workspace, data, home, janitor)
         progress("running the workload under torch.profiler", 0.1)
         status = _run_profiled(context, out / TRACE, lines.append)
     if status or not (out / TRACE).is_file():
@@ -72,7 +121,7 @@ def profile(
             "Mend the error above; `lab run` runs the workload without a profiler.",
         )
     (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
-    write_description(lab, workspace, device, tool, out, [TRACE])
+    write_description(lab, workspace, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz")))
     return out / TRACE
 
 
@@ -144,8 +193,9 @@ def _stream(
     )
     janitor.follow(process.pid)
     try:
-        for line in process.stdout or ():
-            on_line(line)
+        with process:
+            for line in process.stdout or ():
+                on_line(line)
         return process.wait()
     finally:
         with contextlib.suppress(ProcessLookupError):
