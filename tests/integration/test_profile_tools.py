@@ -216,6 +216,15 @@ def test_the_real_nsys_gives_one_report_a_rank(folder):
     assert json.loads((made / "capture.json").read_text())["files"] == ["report_0.sqlite", "report_1.sqlite"]
 
 
+@pytest.mark.nsys
+@pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
+def test_the_real_nsys_without_anything_to_show_keeps_its_report(folder):
+    done = lab(folder, "profile", "--tool", "nsys", "--", "sh", "-c", "sleep 0.2")
+    assert done.returncode == 0, done.stderr
+    assert "mark the program's parts with NVTX" in done.stdout
+    assert (folder / "captures" / "0001-nsys" / "report.nsys-rep").is_file()
+
+
 NCU = shutil.which("ncu")
 
 

@@ -12,9 +12,10 @@ from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.compilers import find_tool
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.catalog import Device, Lab, hash_files
-from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.trace import load
 
 TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
 WITHOUT_TIMELINE = ("ncu", "sanitizer")
@@ -104,6 +105,19 @@ def profile_with(
         announce=lambda line: progress(f"$ {line}", 0.2),
     )
     captured = record(tool, request)
+    if tool not in WITHOUT_TIMELINE:
+        _require_timeline(out / captured.files[0], tool)
     code = hash_files({name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()})
     describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
     return out / captured.files[0]
+
+
+def _require_timeline(trace: Path, tool: str) -> None:
+    """A lab's latest capture is what hints and the diagnosis read: one that shows nothing must not become it."""
+    try:
+        load(trace)
+    except CaptureError as error:
+        raise CaptureError(
+            f"{tool} recorded nothing that a timeline can be made of: {error.message}",
+            "Without a GPU nsys sees only NVTX ranges. `lab profile --tool torch` shows this workload's operators.",
+        ) from error

@@ -258,8 +258,25 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         from bottleneck_lab.report.console import render_summary
 
         render_summary(summary, console())
+    _show_description(folder, tool)
     note(f"The capture is in {folder}")
     say("\nNext: lab diagnose", style="bold")
+
+
+def _show_description(folder: Path, tool: str) -> None:
+    """What `capture.json` says besides: kernels, remarks, and the command by which the learner can do the same."""
+    from typing import Any
+
+    from bottleneck_lab.commands.ui import note, say
+    from bottleneck_lab.workspace.folder import read_json
+
+    described = read_json(folder / "capture.json", dict[str, Any])
+    if tool == "ncu":
+        _show_kernels(folder, described["files"])
+    for remark in described.get("notes", []):
+        say(remark)
+    if "command" in described:
+        note(f"By hand, in this folder: {described['command']}")
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:

@@ -8,6 +8,7 @@ import pytest
 
 from bottleneck_lab.capture import ncu, nsys, sanitizer, tools
 from bottleneck_lab.capture.recording import Options, Request
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.trace.ncu import parse_csv
 
@@ -115,3 +116,44 @@ def test_a_missing_or_unknown_tool_is_said_with_its_remedy(monkeypatch):
     assert tools.locate_tool("torch") is None
     with pytest.raises(UsageError, match="no tool called 'gdb'"):
         tools.locate_tool("gdb")
+
+
+class TestOfALab:
+    """The workload as it runs alone, under a stand-in."""
+
+    def profiled(self, tool, tmp_path, out):
+        workspace = tmp_path / "workspace"
+        workspace.mkdir()
+        (workspace / "predict.py").write_text("print('alone')")
+        shown = []
+        trace = tools.profile_with(
+            find_lab("resnet-latency"),
+            workspace,
+            "cpu",
+            tool,
+            data=tmp_path / "photos",
+            out=out,
+            progress=lambda doing, _share: shown.append(doing),
+        )
+        return trace, shown
+
+    def test_the_command_is_shown_and_can_be_run_by_hand(self, stand_in, tmp_path, request_, monkeypatch):
+        monkeypatch.setenv("HOMES", str(tmp_path / "homes"))
+        monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, NCU)))
+        trace, shown = self.profiled("ncu", tmp_path, request_.out)
+        assert trace.name == "report.csv"
+        (line,) = shown
+        assert line.startswith(f"$ LAB_PHOTOS={tmp_path}/photos LAB_DEVICE=cpu ")
+        assert line.endswith("-u predict.py")
+        described = json.loads((request_.out / "capture.json").read_text())
+        assert (described["lab"], described["device"], described["emulated"]) == ("resnet-latency", "cpu", False)
+        assert line == f"$ {described['command']}"
+        assert "alone" in (request_.out / "output.txt").read_text()
+
+    def test_a_report_without_a_timeline_does_not_become_the_latest_capture(
+        self, stand_in, tmp_path, request_, monkeypatch
+    ):
+        monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, NSYS)))
+        with pytest.raises(CaptureError, match="nothing that a timeline can be made of") as caught:
+            self.profiled("nsys", tmp_path, request_.out)
+        assert "--tool torch" in caught.value.remedy
