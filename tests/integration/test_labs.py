@@ -66,3 +66,16 @@ def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug,
 @pytest.mark.parametrize("slug", LABS)
 def test_every_variant_passes(slug, home):
     prove(slug, home)
+
+
+def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path):
+    lab = [sys.executable, "-m", "bottleneck_lab"]
+    environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home")}
+    place = tmp_path / "attention é"
+    subprocess.run([*lab, "start", "fused-attention", str(place)], env=environment, check=True, capture_output=True)
+    done = subprocess.run(
+        [*lab, "check", "--static", "--json"], cwd=place, env=environment, check=True, capture_output=True, text=True
+    )
+    found = json.loads(done.stdout)
+    assert set(found) == {"80", "90a"}
+    assert all(report["registers"] > 0 and report["tensor_core"] for reports in found.values() for report in reports)

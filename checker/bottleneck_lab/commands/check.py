@@ -28,11 +28,24 @@ Sign = Annotated[
 ]
 
 
-def command(device: DeviceName = None, no_wait: NoWait = False, json: Json = False, sign: Sign = None) -> None:
+Static = Annotated[
+    bool, typer.Option("--static", help="Measure nothing: compile the lab's CUDA kernels and say what became of them.")
+]
+
+
+def command(
+    device: DeviceName = None, no_wait: NoWait = False, json: Json = False, sign: Sign = None, static: Static = False
+) -> None:
     """Measure your work and get a verdict.
 
     Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
     """
+    if static:
+        from bottleneck_lab.commands.static import show_static
+        from bottleneck_lab.commands.ui import here
+
+        show_static(here(), as_json=json)
+        return
     from bottleneck_lab.commands.ui import console, here, note, print_json
 
     workspace = here()

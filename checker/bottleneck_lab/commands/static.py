@@ -1,0 +1,54 @@
+"""`lab check --static`: what the compiler made of a lab's CUDA kernels. Needs the compiler packages, no GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bottleneck_lab.capture.static_check import KernelReport
+    from bottleneck_lab.workspace.folder import Workspace
+
+ARCHITECTURES = ("80", "90a")
+
+
+def show_static(workspace: Workspace, *, as_json: bool) -> None:
+    """Registers, spills, shared memory, load widths and tensor-core instructions of every kernel, for each architecture.
+
+    Raises UsageError for a lab without a CUDA source, or a source that does not compile.
+    """
+    from bottleneck_lab.capture.static_check import check_source
+    from bottleneck_lab.commands.ui import print_json
+    from bottleneck_lab.errors import UsageError
+
+    sources = [workspace.root / name for name in workspace.lab.spec.editable if name.endswith(".cu")]
+    if not sources:
+        raise UsageError(f"{workspace.lab.slug} has no CUDA source to compile.", "`lab check` measures it.")
+    found = {arch: [report for source in sources for report in check_source(source, arch)] for arch in ARCHITECTURES}
+    if as_json:
+        print_json(found)
+    else:
+        for arch, reports in found.items():
+            _tell(arch, reports)
+
+
+def _tell(arch: str, reports: list[KernelReport]) -> None:
+    from bottleneck_lab.capture.static_check import describe
+    from bottleneck_lab.commands.ui import say
+
+    say(f"sm_{arch}: compiled, not run", style="bold")
+    for report in reports:
+        say(f"\n  {_readable(report.name)}")
+        for sentence in describe(report):
+            say(f"    {sentence}")
+    say("")
+
+
+def _readable(name: str) -> str:
+    """A kernel's name as it was written, where binutils can tell; else as the compiler mangled it."""
+    filt = shutil.which("c++filt")
+    if filt is None:
+        return name
+    done = subprocess.run([filt, "--no-params", name], capture_output=True, text=True, check=False, timeout=10)
+    return done.stdout.strip().replace("(anonymous namespace)::", "") or name
