@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from bottleneck_lab.capture.compilers import find_tool
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.workspace.home import dataset_root, home
@@ -153,6 +154,13 @@ def _packages() -> list[Finding]:
             "optional",
             "pip install 'bottleneck-lab[ncu]'",
         ),
+        _package(
+            "NVML",
+            "nvidia-ml-py",
+            "the GPUs in `lab monitor`",
+            "optional",
+            "pip install 'bottleneck-lab[gpu]'",
+        ),
     ]
 
 
@@ -197,9 +205,10 @@ def _counters() -> Finding:
 
 
 def _tool(name: str, command: list[str], unlocks: str, remedy: str) -> Finding:
-    if shutil.which(command[0]) is None:
-        return Finding(name, False, "not on PATH", unlocks, "optional", remedy)
-    line = _output(*command)
+    path = find_tool(command[0])
+    if path is None:
+        return Finding(name, False, "not installed", unlocks, "optional", remedy)
+    line = _output(str(path), *command[1:])
     if line is None:
         return Finding(name, False, f"`{' '.join(command)}` fails", unlocks, "optional", remedy)
     return Finding(name, True, line, unlocks, "optional")
