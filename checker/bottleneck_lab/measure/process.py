@@ -36,8 +36,8 @@ _SYSTEM = [
     "/sys",
 ]
 LOG_TAIL_BYTES = 64 << 10
-FROZEN_CPU_S, FROZEN_CPU_SHARE = 0.03, 0.02
-"""CPU seconds that a stopped worker may seem to use, and the share of the time: the kernel counts in hundredths of a second for each process."""
+FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.03, 0.02, 2
+"""CPU seconds that a stopped worker may seem to use, and the share of the time: the kernel counts in hundredths of a second for each process. And how often more."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,7 @@ class Worker:
             janitor.follow_group(self._cgroup.path)
         self._frozen: list[psutil.Process] = []
         self._frozen_at: tuple[float, float] | None = None
+        self._woken = 0
         sandbox = _sandbox(paths, limits.memory_bytes, gpu) if bubblewrap() else []
         command = [*sandbox, sys.executable, "-I", "-u", "-m", module, *arguments]
         verifier, cgroup = os.getpid(), self._cgroup
@@ -207,12 +208,16 @@ class Worker:
         self._frozen_at = (time.monotonic(), self.cpu_s())
 
     def ran_while_frozen(self) -> bool:
-        """Whether a stopped worker used CPU all the same. A signal can be undone (by another, from a timer or a sibling), a frozen group cannot."""
+        """Whether a stopped worker used CPU all the same, time and again. A signal can be undone (by another, from a timer or a sibling), a frozen group cannot.
+
+        Once or twice may be a child that was born while its family was being stopped.
+        """
         if self._frozen_at is None or self._cgroup is not None:
             return False
         began, cpu_s = self._frozen_at
-        used_s = self.cpu_s() - cpu_s
-        return used_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began)
+        if self.cpu_s() - cpu_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
+            self._woken += 1
+        return self._woken > FROZEN_FORGIVEN
 
     def thaw(self) -> None:
         """Lets a frozen worker go on."""
