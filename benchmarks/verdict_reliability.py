@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -94,15 +95,14 @@ def _module(source):
 
 @dataclass(frozen=True)
 class Subject:
-    """A lab in the corpus. `knob` turns a level into the entry's figure, given the shipped and the solution's speed there (a ratio)."""
+    """A lab in the corpus. `start` is the entry's knob for a target and a level, before it is calibrated."""
 
     slug: str
     content: Path
     device: str
     entry: str
     start: Callable[[float, float], float]
-    adjust: Callable[[float, float], float]
-    photos: bool = False
+    mend: Callable[[float, float, float], float] | None = None
 
 
 STEP_S = 2 * 16 * 0.002
@@ -111,32 +111,30 @@ STRICTER = 0.85
 """`data-wait` asks for at most 0.15, which `useful-utilisation` of 0.8 does not reach."""
 SUBJECTS = {
     "running-mean": Subject(
-        "running-mean",
-        ROOT / "docs" / "example",
-        "cpu",
-        SHARE,
-        lambda target, level: 1 / (target * level),
-        lambda knob, gain: knob * gain,
+        slug="running-mean",
+        content=ROOT / "docs" / "example",
+        device="cpu",
+        entry=SHARE,
+        start=lambda target, level: 1 / (target * level),
+        mend=lambda knob, figure, wanted: 1 / wanted - (1 / figure - knob),
     ),
     "feeder": Subject(
-        "feeder",
-        ROOT / "tests" / "exploits" / "content",
-        "virtual",
-        PACE,
-        lambda _, level: STEP_S / (STRICTER * level),
-        lambda knob, _gain: knob,
+        slug="feeder",
+        content=ROOT / "tests" / "exploits" / "content",
+        device="virtual",
+        entry=PACE,
+        start=lambda _target, level: STEP_S / (STRICTER * level),
     ),
     "resnet-latency": Subject(
-        "resnet-latency",
-        ROOT,
-        "cpu",
-        STRETCH,
-        lambda _target, level: 1.5 / level,
-        lambda knob, gain: knob * gain,
-        photos=True,
+        slug="resnet-latency",
+        content=ROOT,
+        device="cpu",
+        entry=STRETCH,
+        start=lambda _target, level: 1.5 / level,
+        mend=lambda knob, figure, wanted: knob * figure / wanted,
     ),
 }
-"""`adjust` mends the knob when the lab came out `gain` times as fast as was meant."""
+"""`mend` gives the knob for a wanted figure, from the figure that one knob gave: a share costs what the rest costs besides, a factor multiplies."""
 
 
 def lab_of(subject: Subject) -> Lab:
@@ -172,16 +170,14 @@ def one_check(subject: Subject, knob: float, data: Path) -> dict[str, Any]:
 
 
 def calibrate(subject: Subject, data: Path) -> dict[str, float]:
-    """The knob for each level: three corrections on the quiet machine. The feed's pace needs none."""
-    target, knobs = target_of(lab_of(subject), subject.device), {}
-    for level in LEVELS:
-        knob = subject.start(target, level)
-        for _ in range(0 if subject.slug == "feeder" else 3):
-            found = one_check(subject, knob, data)["figure"]
-            if found:
-                knob = subject.adjust(knob, found / (target * level))
-        knobs[str(level)] = knob
-    return knobs
+    """The knob for each level, from five checks on the quiet machine. The feed's pace needs none."""
+    target = target_of(lab_of(subject), subject.device)
+    knob = subject.start(target, 1.0)
+    if subject.mend is None:
+        return {str(level): subject.start(target, level) for level in LEVELS}
+    figures = [one_check(subject, knob, data)["figure"] for _ in range(5)]
+    typical = median(figure for figure in figures if figure)
+    return {str(level): subject.mend(knob, typical, target * level) for level in LEVELS}
 
 
 def _burn() -> None:

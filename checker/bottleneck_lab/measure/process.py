@@ -37,7 +37,7 @@ _SYSTEM = [
 ]
 LOG_TAIL_BYTES = 64 << 10
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.03, 0.02, 2
-"""CPU seconds that a stopped worker may seem to use, and the share of the time: the kernel counts in hundredths of a second for each process. And how often more."""
+"""CPU seconds that a stopped worker may seem to use, the share of the time, and how often more: the kernel counts in hundredths of a second a process."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Worker:
         self._frozen_at = (time.monotonic(), self.cpu_s())
 
     def ran_while_frozen(self) -> bool:
-        """Whether a stopped worker used CPU all the same, time and again. A signal can be undone (by another, from a timer or a sibling), a frozen group cannot.
+        """Whether a stopped worker used CPU all the same, again and again. A signal can be undone (by a timer, or a sibling), a frozen group cannot.
 
         Once or twice may be a child that was born while its family was being stopped.
         """
