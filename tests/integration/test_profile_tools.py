@@ -85,6 +85,15 @@ def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(fol
     assert "trained" in done.stderr
 
 
+def test_under_torchrun_each_rank_leaves_a_trace(folder):
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    done = lab(folder, "profile", "--", torchrun, "--standalone", "--nproc-per-node=2", "net.py", "3")
+    assert done.returncode == 0, done.stderr
+    described = json.loads((folder / "captures" / "0001-torch" / "capture.json").read_text())
+    assert described["files"] == ["trace.rank0.json.gz", "trace.rank1.json.gz"]
+    assert "Where the time went" in done.stdout
+
+
 def test_a_program_that_fails_shows_its_own_traceback_and_what_was_recorded(folder):
     done = lab(folder, "profile", "--", sys.executable, "net.py", "2", "fail")
     assert done.returncode == 1
