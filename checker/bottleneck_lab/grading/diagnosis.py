@@ -116,7 +116,7 @@ def disagreement(question: QuestionSpec, answer: float, figures: Mapping[str, fl
 
 def shown(question: QuestionSpec, figures: Mapping[str, float]) -> str:
     """What the learner's capture says to a number that is asked for, as one sentence; empty when it says nothing."""
-    if question.from_capture in figures:
+    if question.from_capture is not None and question.from_capture in figures:
         return f"Your capture shows {_number(question, figures[question.from_capture])}."
     if question.predicts_gain and "largest_gain_ratio" in figures:
         gain = figures["largest_gain_ratio"]

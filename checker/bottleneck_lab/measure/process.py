@@ -93,13 +93,21 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     command += ["--proc", "/proc", "--dev", "/dev"]  # first: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
-    for folder in [*_SYSTEM, *_python_folders(), *map(str, paths.readable)]:
+    weights = torch_home()
+    readable = [*paths.readable, *([weights] if weights else [])]
+    for folder in [*_SYSTEM, *_python_folders(), *map(str, readable)]:
         command += ["--ro-bind-try", folder, folder]
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in Path("/dev").glob("nvidia*"):
             command += ["--dev-bind-try", str(device), str(device)]
     return [*command, "--chdir", str(paths.scratch), "--"]
+
+
+def torch_home() -> Path | None:
+    """Where torch keeps downloaded weights, if there are any: reference and learner both may read them, or neither."""
+    folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
+    return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
 
 def _environment(paths: Paths, threads: int) -> dict[str, str]:
@@ -113,6 +121,7 @@ def _environment(paths: Paths, threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "LAB_CACHE": str(paths.scratch / "cache"),
+        **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
     }
 
 
