@@ -27,6 +27,8 @@ def command(json: Json = False) -> None:
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:
+    from bottleneck_lab.report.words import headline
+
     verdict = attempt.verdict
     return {
         "number": attempt.number,
@@ -34,6 +36,7 @@ def _row(attempt: Attempt) -> dict[str, Any]:
         "device": verdict.device,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
+        "headline": headline(verdict),
         "summary": verdict.summary,
         "predicted": verdict.prediction.predicted if verdict.prediction else None,
         "measured": verdict.prediction.measured if verdict.prediction else None,
@@ -63,5 +66,5 @@ def _show(rows: list[dict[str, Any]]) -> None:
         when = row["at"][:16].replace("T", " ")
         gains = [f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")]
         outcome = Text(row["outcome"], style=styles[row["outcome"]])
-        table.add_row(str(row["number"]), when, outcome, *gains, Text(row["reason"] or row["summary"]))
+        table.add_row(str(row["number"]), when, outcome, *gains, Text(row["headline"]))
     console().print(table)

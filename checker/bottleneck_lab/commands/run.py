@@ -34,8 +34,8 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     require_torch()
     lab = workspace.lab
     chosen, data = device_for(lab, device, workspace.info.device), data_folder(lab)
-    emulated = " (emulated: its speed is first set by what this machine can load)" if chosen == "virtual" else ""
-    note(f"Running {lab.spec.entry} on {chosen}{emulated}.")
+    first = " Its speed is first set by what this machine can load." if lab.spec.measure == "feed" else ""
+    note(f"Running {lab.spec.entry} on {chosen}.{first if chosen == 'virtual' else ''}")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         status = run_workload(
             lab,

@@ -22,6 +22,9 @@ from bottleneck_lab.report.terminal import Sheet
 TOP = 5
 """Rows of a list: what comes after the fifth is never where to begin."""
 
+_NEARLY_ALL = 0.9
+"""Of a block that is nearly everything, the gain of removing it says nothing: what is inside it does."""
+
 
 def render_summary(summary: Summary, console: Console) -> None:
     """What `lab report` prints."""
@@ -80,7 +83,7 @@ def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
 def _print_biggest(sheet: Sheet, biggest: Part) -> None:
     sheet.heading(f"2  The biggest block: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
-    if biggest.share < 1:
+    if biggest.share < _NEARLY_ALL:
         gain = 1 / (1 - biggest.share)
         sheet.line(
             f"Were all of it gone, the whole would be {gain:.2f}x as fast (Amdahl): no fix of it brings more.", indent=3
