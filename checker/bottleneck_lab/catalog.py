@@ -66,7 +66,8 @@ class QuestionSpec(_Spec, frozen=True):
     """One question of `diagnosis.toml`.
 
     `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`.
-    `share` (0–1) and `ratio` (a speed-up, ≥ 1): with `from_capture`, compared with that figure of the learner's capture, within `tolerance` (absolute for a share, relative for a ratio).
+    `share` (0–1) and `ratio` (a speed-up, ≥ 1): with `from_capture`, compared with that figure of the learner's capture,
+    within `tolerance` (absolute for a share, relative for a ratio).
     """
 
     id: str
@@ -123,7 +124,13 @@ class Lab(msgspec.Struct, frozen=True):
 
     def content_hash(self) -> str:
         """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
-        return hash_files({f"{root.parent.name}/{file.relative_to(root)}": file for root in (self.path, self.solution) for file in files_below(root)})
+        return hash_files(
+            {
+                f"{root.parent.name}/{file.relative_to(root)}": file
+                for root in (self.path, self.solution)
+                for file in files_below(root)
+            }
+        )
 
 
 def files_below(root: Path) -> list[Path]:
@@ -131,7 +138,8 @@ def files_below(root: Path) -> list[Path]:
     return sorted(
         path
         for path in root.rglob("*")
-        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+        if path.is_file()
+        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
     )
 
 
@@ -152,10 +160,13 @@ def content_root() -> Path:
     """
     package = Path(__file__).resolve().parent
     override = os.environ.get("BOTTLENECK_LAB_CONTENT")
-    for root in ([Path(override)] if override else [package / "content", package.parent.parent]):
+    for root in [Path(override)] if override else [package / "content", package.parent.parent]:
         if (root / "labs" / "course.toml").is_file():
             return root
-    raise LabError("The labs are missing from this installation.", "Install bottleneck-lab again, or run it from a complete checkout.")
+    raise LabError(
+        "The labs are missing from this installation.",
+        "Install bottleneck-lab again, or run it from a complete checkout.",
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -165,7 +176,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line and try again.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`.") from error
+        raise UsageError(
+            f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
+        ) from error
 
 
 SpecT = TypeVar("SpecT", LabSpec, CourseSpec)
@@ -188,7 +201,13 @@ def load_labs() -> dict[str, Lab]:
     """Every lab of the course by its slug, in the course's order."""
     root = content_root()
     return {
-        slug: Lab(slug, stage.name, root / "labs" / slug, root / "solutions" / slug, _read_spec(root / "labs" / slug / "lab.toml", LabSpec))
+        slug: Lab(
+            slug,
+            stage.name,
+            root / "labs" / slug,
+            root / "solutions" / slug,
+            _read_spec(root / "labs" / slug / "lab.toml", LabSpec),
+        )
         for stage in load_course().stages
         for slug in stage.labs
     }
@@ -200,4 +219,6 @@ def find_lab(slug: str) -> Lab:
     if slug in labs:
         return labs[slug]
     near = difflib.get_close_matches(slug, labs, n=1, cutoff=0.4)
-    raise UsageError(f"There is no lab called '{slug}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all.")
+    raise UsageError(
+        f"There is no lab called '{slug}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all."
+    )

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.measure.wire import MAX_BODY_BYTES, Arena, Channel, Closed, Kind, Malformed, TimedOut, pack, unpack, unpack_message
+from bottleneck_lab.measure.wire import (
+    MAX_BODY_BYTES,
+    Arena,
+    Channel,
+    Closed,
+    Kind,
+    Malformed,
+    TimedOut,
+    pack,
+    unpack,
+    unpack_message,
+)
 
 scalars = st.one_of(
     st.binary(max_size=50), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=20)

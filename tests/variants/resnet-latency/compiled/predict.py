@@ -49,7 +49,9 @@ def load(device):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made")
+    parser.add_argument(
+        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+    )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
     options = parser.parse_args()

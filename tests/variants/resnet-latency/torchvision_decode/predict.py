@@ -32,7 +32,9 @@ def load(device):
     def predict(jpeg):
         image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
         image = F.center_crop(F.resize(image, [232], antialias=True), [224, 224]).to(device)
-        image = F.normalize(image.float(), MEAN, STD).to(dtype).unsqueeze(0).contiguous(memory_format=torch.channels_last)
+        image = (
+            F.normalize(image.float(), MEAN, STD).to(dtype).unsqueeze(0).contiguous(memory_format=torch.channels_last)
+        )
         return model(image).float().softmax(1)[0].cpu().numpy()
 
     return predict
@@ -40,7 +42,9 @@ def load(device):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made")
+    parser.add_argument(
+        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+    )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
     options = parser.parse_args()
