@@ -101,7 +101,8 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     if gpu:
         for device in Path("/dev").glob("nvidia*"):
             command += ["--dev-bind-try", str(device), str(device)]
-    return [*command, "--chdir", str(paths.scratch), "--"]
+    # The root itself lies in memory that nobody is charged for: nothing is to be written beside what is mounted.
+    return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
 
 
 def torch_home() -> Path | None:
