@@ -38,10 +38,13 @@ def command(
     if answer:
         given = _parse(questions, answer)
     elif sys.stdin.isatty() and not json:
-        given = {question.id: _ask(question, known.get(question.id)) for question in questions}
+        given = {}
+        for question in questions:  # Each is saved at once: whoever leaves in the middle keeps what was answered.
+            given[question.id] = _ask(question, known.get(question.id))
+            save_answers(workspace, {question.id: given[question.id]})
     else:
         given = {}
-    if given:
+    if answer:
         save_answers(workspace, given)
     _report(workspace, {**known, **given}, json=json)
 
@@ -88,11 +91,14 @@ def _ask(question: QuestionSpec, known: Any) -> str | float:
 
     say(f"\n{question.ask}", style="bold")
     for number, choice in enumerate(question.choices, 1):
-        say(f"  {number}  {choice}")
+        say(f"  {number}  {choice}", hang=3)
     while True:
         text = str(typer.prompt(question.id, default=known if known not in (None, "") else None))
         if question.choices and text.isdecimal() and 1 <= int(text) <= len(question.choices):
             text = question.choices[int(text) - 1]
+        elif question.choices and text not in question.choices:
+            say(f"Type a number from 1 to {len(question.choices)}.", style="red")
+            continue
         try:
             return _value(question, text)
         except UsageError as error:

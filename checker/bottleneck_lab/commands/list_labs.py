@@ -57,5 +57,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
         if row["stage"] != stage:
             stage = row["stage"]
             say(f"{stage}", style="bold")
-        say(f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  {row['title']}")
+        start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
+        say(f"{start}{row['title']}", hang=len(start) - 1 if row["state"] != "open" else len(start) - 3)
     say("\n`lab start LAB` begins one; `lab` alone says what is next.", style="dim")

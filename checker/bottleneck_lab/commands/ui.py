@@ -56,10 +56,11 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def say(text: str, style: str | None = None, *, err: bool = False) -> None:
+def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0) -> None:
     """Print sentences as they are; file names may hold anything, so nothing in them is markup.
 
-    Wrapped and styled only for a terminal. Rich could do it too, but takes 40 ms to load: half of what `lab list` needs otherwise.
+    Wrapped and styled only for a terminal; `hang` indents what is wrapped by so many columns more than its first line.
+    Rich could do it too, but takes 40 ms to load: half of what `lab list` needs otherwise.
     """
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty():
@@ -68,7 +69,7 @@ def say(text: str, style: str | None = None, *, err: bool = False) -> None:
     width = shutil.get_terminal_size().columns
     plain = style is None or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     for line in text.split("\n"):
-        indent = line[: len(line) - len(line.lstrip())]
+        indent = line[: len(line) - len(line.lstrip())] + " " * hang
         for part in textwrap.wrap(line, width, subsequent_indent=indent) or [""]:
             typer.echo(part if plain or style is None else typer.style(part, **_STYLES[style]), err=err)
 

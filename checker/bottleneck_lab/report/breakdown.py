@@ -63,15 +63,15 @@ _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no co
 
 
 def _idle(cause: str, *, on_cpu: bool) -> Kind:
-    """On a CPU nothing is launched: what delays the next operator is the Python between them."""
-    if on_cpu and cause == "launch":
-        return (
-            f"idle-{cause}",
-            "between operators",
-            f"gap-{cause}",
-            "no operator ran: Python and other work between them",
-        )
-    return f"idle-{cause}", f"idle: {cause}", f"gap-{cause}", SAID[cause]
+    """On a CPU nothing is launched, and the CPU that prepares input is not idle."""
+    label, explained = _ON_CPU[cause] if on_cpu and cause in _ON_CPU else (f"idle: {cause}", SAID[cause])
+    return f"idle-{cause}", label, f"gap-{cause}", explained
+
+
+_ON_CPU = {
+    "launch": ("between operators", "no operator ran: Python and other work between them"),
+    "input": ("preparing input", "the main thread was making, or waiting for, the next input"),
+}
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:

@@ -19,12 +19,13 @@ def test_the_parts_sum_to_the_wall_time():
     assert all(part.explained for part in parts)
 
 
-def test_on_a_cpu_nothing_is_launched():
+def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
     timeline = replace(made_up_capture.capture(), device=make_table(DeviceTable))
     labels = {part.label for part in wall_parts(find_device_uses(timeline))}
     assert "running operators" in labels
     assert "between operators" in labels
-    assert "idle: launch" not in labels
+    assert "preparing input" in labels
+    assert not {"idle: launch", "idle: input"} & labels
 
 
 def test_no_device_has_no_parts():
