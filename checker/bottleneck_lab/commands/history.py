@@ -44,27 +44,16 @@ def _row(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+_STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
+
+
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    """One line a check; on a narrow terminal the words at its end go below."""
+    from bottleneck_lab.commands.ui import say
 
-    from bottleneck_lab.commands.ui import console
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, right in (
-        ("#", True),
-        ("when", False),
-        ("outcome", False),
-        ("predicted", True),
-        ("measured", True),
-        ("what", False),
-    ):
-        table.add_column(name, justify="right" if right else "left", no_wrap=name in ("#", "outcome"))
-    styles = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
+    say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")
-        gains = [f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")]
-        outcome = Text(row["outcome"], style=styles[row["outcome"]])
-        table.add_row(str(row["number"]), when, outcome, *gains, Text(row["headline"]))
-    console().print(table)
+        predicted, measured = (f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured"))
+        start = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {predicted:>9}  {measured:>8}"
+        say(f"{start}  {row['headline']}", style=_STYLES[row["outcome"]], hang=3)

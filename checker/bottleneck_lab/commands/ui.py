@@ -53,6 +53,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "red": {"fg": "red"},
     "green": {"fg": "green"},
     "yellow": {"fg": "yellow"},
+    "magenta": {"fg": "magenta"},
 }
 
 

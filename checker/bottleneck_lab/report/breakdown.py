@@ -77,7 +77,8 @@ _ON_CPU = {
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
     """A device as a reader knows it, with its rank where there are several."""
     name = "CPU" if use.is_cpu else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
-    return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, "emulated" if use.emulated else ""]))
+    emulated = "emulated" if use.emulated and "emulated" not in name else ""
+    return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, emulated]))
 
 
 def describe_capture(summary: Summary) -> str:

@@ -114,7 +114,8 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
     names = {(info.rank, info.index): info.name for info in timeline.devices}
     called = "CPU" if device == CPU else f"Device {device}"
     parts = [f"Rank {rank}" if len(timeline.ranks) > 1 else "", called, names.get((rank, device), "")]
-    return " · ".join(filter(None, parts)) + (" · emulated" if timeline.emulated else "")
+    label = " · ".join(filter(None, parts))
+    return f"{label} · emulated" if timeline.emulated and "emulated" not in label else label
 
 
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
