@@ -19,9 +19,9 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The system's Chromium, driven through Playwright."""
+    """The system's Chromium, driven through Playwright; gone before anything else is measured."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if executable is None:
         pytest.skip("Chromium is not installed")
