@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.cli import app
 
 MINI = Path(__file__).parent / "mini"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 LAB = [sys.executable, "-m", "bottleneck_lab"]
 
 
@@ -544,28 +545,38 @@ class TestDev:
         assert done.returncode == 1
         assert "labs/forgotten is in no stage" in done.stdout
 
-    @pytest.mark.parametrize(
-        "others",
-        [[], pytest.param(["convolution", "doubling", "running-total"], marks=pytest.mark.slow)],
-        ids=["", "variants"],
-    )
-    def test_a_new_lab_works_without_touching_the_package(self, content, tmp_path, others):
-        learner = Learner(tmp_path, content)
-        assert learner.lab("dev", "new", "mine", "--into", str(content)).returncode == 0
-        course, spec = content / "labs" / "course.toml", content / "labs" / "mine" / "lab.toml"
+    @pytest.fixture
+    def author(self, content, tmp_path) -> Learner:
+        """Somebody who has begun a lab called `mine` and put it into the course."""
+        author, course = Learner(tmp_path, content), content / "labs" / "course.toml"
+        assert author.lab("dev", "new", "mine", "--into", str(content)).returncode == 0
         course.write_text(course.read_text().replace('"slow"', '"mine", "slow"'))
+        return author
+
+    def test_a_new_lab_is_the_example_whole(self, author, content):
+        """Its starter and solution are measured where the documentation is tested."""
+        (row,) = author.json("dev", "check", "mine", "--static")
+        assert row == {"lab": "mine", "what": "files", "problems": []}
+        for part in ("labs", "solutions", "tests/variants"):
+            example = EXAMPLE / part / "running-mean"
+            for path in (path for path in example.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+                assert (content / part / "mine" / path.relative_to(example)).read_bytes() == path.read_bytes()
+        again = author.lab("dev", "new", "mine", "--into", str(content))
+        assert again.returncode == 2
+        assert "exists already" in again.stderr
+
+    @pytest.mark.slow
+    def test_a_new_lab_works_without_touching_the_package(self, author, content):
+        spec = content / "labs" / "mine" / "lab.toml"
         spec.write_text(spec.read_text().replace("max_s = 30", "max_s = 30\nself_test_margin = 2.0"))
-        done = learner.lab("dev", "check", "mine", *([] if others else ["--no-variants"]))
+        done = author.lab("dev", "check", "mine")
         assert done.returncode == 0, done.stdout + done.stderr
         assert [line for line in done.stdout.splitlines() if line.startswith("✓")] == [
             "✓ mine: files",
             "✓ mine: starter on cpu",
             "✓ mine: solution on cpu",
-            *(f"✓ mine: variant {name} on cpu" for name in others),
+            *(f"✓ mine: variant {name} on cpu" for name in ("convolution", "doubling", "running-total")),
         ]
-        again = learner.lab("dev", "new", "mine", "--into", str(content))
-        assert again.returncode == 2
-        assert "exists already" in again.stderr
 
 
 class TestWatch:
