@@ -22,6 +22,7 @@ import msgspec
 from bottleneck_lab.capture.compilers import find_tool
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.measure.cgroup import own_group
 from bottleneck_lab.workspace.home import dataset_root, home
 
 Need = Literal["required", "recommended", "optional"]
@@ -266,7 +267,8 @@ def _isolation() -> list[Finding]:
 
 def _cgroup() -> Finding:
     unlocks = "exact limits and a certain end for every process of a check"
-    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+    own = own_group()
+    if own is None:
         return Finding(
             "cgroup v2",
             False,
@@ -275,8 +277,6 @@ def _cgroup() -> Finding:
             "optional",
             "Boot with cgroup v2; process groups are used meanwhile.",
         )
-    line = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1]
-    own = Path("/sys/fs/cgroup") / line.partition("::")[2].lstrip("/")
     if os.access(own, os.W_OK):
         return Finding("cgroup v2", True, str(own), unlocks, "optional")
     remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; process groups are used meanwhile."

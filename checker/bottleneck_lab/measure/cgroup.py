@@ -17,7 +17,8 @@ def _mount() -> Path | None:
     return None
 
 
-def _own_group() -> Path | None:
+def own_group() -> Path | None:
+    """The control group (v2) of this process; None where none is mounted."""
     try:
         mount = _mount()
         path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
@@ -36,7 +37,7 @@ class Cgroup:
     @classmethod
     def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
         """A fresh group, or None where the machine does not let us make one."""
-        parent = _own_group()
+        parent = own_group()
         if parent is None:
             return None
         group = cls(parent / f"bottleneck-lab-{os.getpid()}-{uuid.uuid4().hex[:8]}")

@@ -370,9 +370,7 @@ def grade(context: Context, run: Run, step_s: float, drift: float, foreign_cores
 def _not_held_against(result: CriterionResult, foreign_cores: float) -> CriterionResult:
     """A miss while other programs took the machine is no miss of the learner's."""
     if result.holds is False and foreign_cores > BUSY_CORES:
-        return msgspec.structs.replace(
-            result, holds=None, sentence=f"{result.sentence} But other programs kept {foreign_cores:.1f} cores busy."
-        )
+        return msgspec.structs.replace(result, holds=None)
     return result
 
 

@@ -303,10 +303,24 @@ class Worker:
                 process.kill()
         self.process.wait()
         self._janitor.forget(self.process.pid)
-        psutil.wait_procs(tree, timeout=5)
+        _wait_until_dead(tree, timeout_s=5)
         if self._cgroup is not None:
             self._cgroup.remove()
         self._log.close()
+
+
+def _wait_until_dead(processes: list[psutil.Process], timeout_s: float) -> None:
+    """Waits until none of them can run any more. Some stay as zombies for seconds until their new parent notices; those are dead."""
+    end = time.monotonic() + timeout_s
+    while any(_can_run(process) for process in processes) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def _can_run(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _set_limits(limits: Limits) -> None:
