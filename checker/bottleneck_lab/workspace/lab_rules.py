@@ -40,7 +40,10 @@ def variants(lab: Lab) -> list[Path]:
 
 
 def _missing(lab: Lab) -> Iterator[str]:
-    wanted = [lab.path / name for name in ("README.md", "judge.py", *lab.spec.files)]
+    judge = (
+        [] if lab.spec.measure == "ranks" else ["judge.py"]
+    )  # ranks are judged by their parameters, whatever is trained
+    wanted = [lab.path / name for name in ("README.md", *judge, *lab.spec.files)]
     wanted += [lab.solution / name for name in ("README.md", *lab.spec.editable)]
     if lab.spec.questions:
         wanted += [lab.path / "diagnosis.toml", lab.solution / "diagnosis.toml"]
