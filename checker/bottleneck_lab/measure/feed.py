@@ -161,7 +161,7 @@ class FeedSession(Session):
     def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Any]]:
         self.watch(doing)  # a script that never lets us wait is watched all the same
         kind, values = super().receive(timeout_s, doing)
-        if kind is Kind.GONE:
+        if kind is Kind.GONE or (kind is Kind.EPOCH and self.worker.process.poll() is not None):
             raise super().closed(doing)
         if kind is Kind.BROKEN:
             raise LearnerFault(

@@ -151,6 +151,8 @@ class CallSession(Session):
         values = self.expect(Kind.ANSWER, self.worker.limits.call_s, "answering a call")
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
         seconds = time.perf_counter() - began
+        if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
+            raise self.closed("answering a call")
         self.worker.freeze()
         self.watch("answering a call")
         return seconds, answer

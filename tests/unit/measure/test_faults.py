@@ -55,6 +55,8 @@ class Bench:
         verdict = check_lab(
             self.lab, self.workspace, self.device, data=self.workspace, home=self.workspace, progress=progress
         )
+        if isinstance(progress, Saboteur):
+            progress.stop()
         left = psutil.Process().children(recursive=True)
         assert not [process.cmdline() for process in left if process.status() != psutil.STATUS_ZOMBIE]
         assert not list(self.temporary.iterdir())
@@ -89,7 +91,13 @@ class Saboteur:
     def __init__(self, who: str, phase: str, number: signal.Signals) -> None:
         self.who, self.phase, self.number = who, phase, number
         self.thread = threading.Thread(target=self._strike, daemon=True)
-        self.hit = False
+        self.hit = self.stopped = False
+
+    def stop(self) -> None:
+        """Ends the striking: the next check is not to be met by it."""
+        self.stopped = True
+        if self.thread.is_alive():
+            self.thread.join()
 
     def __call__(self, doing: str, share: float) -> None:
         if self.phase in doing and not self.thread.is_alive() and not self.hit:
@@ -98,7 +106,7 @@ class Saboteur:
     def _strike(self) -> None:
         """Until it was met, and half a second longer: a sandbox that is killed while it sets up may leave its child to live."""
         end, number = time.monotonic() + 10, self.number
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self.stopped:
             for process in processes(self.who):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
