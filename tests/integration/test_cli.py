@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -484,22 +485,22 @@ class TestCheck:
 def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(learner):
     status = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
     places = {name: learner.start("endless", name) for name in status}
-    checks = {name: _check_under_way(learner, place) for name, place in places.items()}
-    started = [child for check in checks.values() for child in psutil.Process(check.pid).children(recursive=True)]
-    assert len(started) >= 2 * len(checks), "a reference and a learner each"
-    for name, check in checks.items():
-        check.send_signal(getattr(signal, name))
-    for name, check in checks.items():
-        rest = check.communicate(timeout=30)[1]
-        assert check.returncode == status[name], rest
+    with ThreadPoolExecutor() as pool:
+        stopped = dict(zip(status, pool.map(partial(_stop_check, learner), status, places.values()), strict=True))
+    for name, (returncode, rest, workers) in stopped.items():
+        assert returncode == status[name], rest
+        assert len(workers) >= 2, "a reference and a learner"
+        assert not psutil.wait_procs(workers, timeout=10)[1]
         assert learner.json("history", at=places[name]) == []
         unfinished = [path for path in places[name].rglob("*") if path.name.startswith((".running-", ".writing-"))]
         assert not unfinished or name == "SIGKILL"
-    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
-def _check_under_way(learner: Learner, place: Path) -> subprocess.Popen[str]:
-    """A check that waits for the learner's endless code. A shell that starts tests in the background has them ignore Ctrl-C."""
+def _stop_check(learner: Learner, name: str, place: Path) -> tuple[int, str, list[psutil.Process]]:
+    """A check stopped while it waits for the learner's endless code: its status, what it still said, and the processes it had.
+
+    A shell that starts tests in the background has them ignore Ctrl-C.
+    """
     check = subprocess.Popen(
         ["env", "--default-signal=INT", *LAB, "check"],
         cwd=place,
@@ -508,8 +509,12 @@ def _check_under_way(learner: Learner, place: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert any("checking answers" in line for line in iter(check.stderr.readline, ""))
-    return check
+    with check:
+        assert any("checking answers" in line for line in iter(check.stderr.readline, ""))
+        workers = psutil.Process(check.pid).children(recursive=True)
+        check.send_signal(getattr(signal, name))
+        rest = check.communicate(timeout=30)[1]
+    return check.returncode, rest, workers
 
 
 class TestDev:
