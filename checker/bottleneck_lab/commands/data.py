@@ -40,5 +40,5 @@ def make(name: str, options: dict[str, int] | None = None) -> Path:
 
     with progress() as show:
         return make_dataset(
-            name, lambda done, total: show(f"Making the data set '{name}'", done / max(total, 1)), options=options
+            name, lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)), options=options
         )
