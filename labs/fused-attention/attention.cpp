@@ -1,6 +1,7 @@
 // Fused scaled dot-product attention, forward, float32, with the online softmax: the scores never reach memory as a whole.
 //
-// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i.
+// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i;
+// a query all of whose scores are -inf sees none, and answers 0.
 #include <algorithm>
 #include <cmath>
 
@@ -72,7 +73,7 @@ void attend(const float* q, const float* k, const float* v, float* out, int firs
         add_values(v + static_cast<long>(key) * dim, queries, keys, dim, b);
     }
     for (int i = 0; i < queries; ++i) {
-        for (int d = 0; d < dim; ++d) out[i * dim + d] = b.out[i][d] / b.sum[i];
+        for (int d = 0; d < dim; ++d) out[i * dim + d] = b.sum[i] > 0.0f ? b.out[i][d] / b.sum[i] : 0.0f;
     }
 }
 

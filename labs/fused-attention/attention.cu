@@ -1,6 +1,7 @@
 // Fused scaled dot-product attention, forward, float16 or bfloat16, on tensor cores (sm_80 on), with the online softmax.
 //
-// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i.
+// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i;
+// a query all of whose scores are -inf sees none, and answers 0.
 // A block owns 64 queries of one head, a warp 16 of them; keys and values pass through shared memory 32 at a time.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -160,11 +161,12 @@ __global__ void attention_kernel(const uint32_t* q, const uint32_t* k, const uin
     for (int half = 0; half < 2; ++half) {
         sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
         sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
+        const float share = sum[half] > 0.0f ? 1.0f / sum[half] : 0.0f;
         if (row + half * 8 < seq) {
 #pragma unroll
             for (int d = 0; d < dim / 8; ++d) {
                 out[head + static_cast<size_t>(row + half * 8) * (dim / 2) + d * 4 + lane % 4] =
-                    Type<T>::pack(o[d][2 * half] / sum[half], o[d][2 * half + 1] / sum[half]);
+                    Type<T>::pack(o[d][2 * half] * share, o[d][2 * half + 1] * share);
             }
         }
     }

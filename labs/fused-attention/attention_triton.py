@@ -52,7 +52,7 @@ def attention_kernel(
         )
         acc = acc * decay[:, None] + tl.dot(weights, v_block, input_precision="ieee")
 
-    result = acc / total[:, None]
+    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc  # a query that sees no key answers 0
     tl.store(
         out + head + rows[:, None] * dim + columns[None, :], result.to(out.dtype.element_ty), mask=rows[:, None] < seq
     )

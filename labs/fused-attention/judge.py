@@ -1,7 +1,7 @@
 """What is asked of an attention kernel and what is right. Trusted: runs in the verifier, never in a workspace.
 
 The truth is softmax(q kᵀ / sqrt(dim)) v in float64. An answer may be as wrong as PyTorch's own, times a factor: both round in float32 (or in
-half precision on a GPU), in different orders.
+half precision on a GPU), in different orders. A query that sees no key, all its scores being -inf, answers 0, as PyTorch does on the CPU.
 """
 
 from __future__ import annotations
@@ -117,7 +117,18 @@ def _to_bfloat16(array: Array) -> Array:
 
 
 _ODD_LENGTHS = (1, 2, 17, 63, 64, 65, 97, 131, 257)
-_KINDS = ("normal", "large logits", "constant", "one-hot", "huge negative", "one loud key", "large values")
+_KINDS = (
+    "normal",
+    "large logits",
+    "constant",
+    "one-hot",
+    "huge negative",
+    "one loud key",
+    "large values",
+    "hidden keys",
+    "hidden rows",
+)
+"""There is no mask but the causal one, so scores of -inf come from keys that hold -inf: a key that every query is hidden from, as padding is."""
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
@@ -164,7 +175,17 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
         k[..., -1, :] *= 25
     elif kind == "large values":
         v *= 1e3
+    elif kind in ("hidden keys", "hidden rows"):
+        q[..., 0] = np.abs(q[..., 0]) + 0.5  # positive: their product with -inf is -inf for every query
+        k[..., _hidden(rng, kind, shape), 0] = -np.inf
     return q, k, v.astype(np.float32)
+
+
+def _hidden(rng: np.random.Generator, kind: str, shape: Shape) -> Array:
+    """Which keys hold -inf: some but the first, so that every query sees one; or the first third (all, without a mask), so that some see none."""
+    if kind == "hidden keys":
+        return np.asarray(1 + rng.permutation(shape.seq - 1)[: shape.seq // 2])
+    return np.arange(-(-shape.seq // 3) if shape.causal else shape.seq)
 
 
 def exact(q: Array, k: Array, v: Array, causal: bool, rows: Array | None = None) -> Array:
@@ -175,9 +196,11 @@ def exact(q: Array, k: Array, v: Array, causal: bool, rows: Array | None = None)
     scores /= np.sqrt(q.shape[-1])
     if causal:
         scores[:, np.arange(k.shape[-2]) > rows[:, None]] = -np.inf
-    scores -= scores.max(-1, keepdims=True)
+    top = scores.max(-1, keepdims=True)
+    scores -= np.where(np.isneginf(top), 0.0, top)
     np.exp(scores, out=scores)
-    return np.asarray((scores @ v) / scores.sum(-1, keepdims=True))
+    total = scores.sum(-1, keepdims=True)
+    return np.asarray((scores @ v) / np.where(total > 0, total, 1.0))
 
 
 class Sample(NamedTuple):
@@ -239,9 +262,11 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
     floor = (
         ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
     )
-    theirs = float(np.abs(reference[part] - truth).max())
+    defined = np.isfinite(reference)  # where PyTorch's own answer is not a number (hidden rows, on some GPUs), float64 alone tells
+    theirs = float(np.abs(np.where(defined[part], reference[part] - truth, 0.0)).max())
     allowed = ERROR_FACTOR * theirs + floor
-    return _too_far(case, got[part] - truth, allowed) or _too_far(case, got - reference, allowed + theirs + floor)
+    apart = np.where(defined, got - np.where(defined, reference, 0.0), 0.0)
+    return _too_far(case, got[part] - truth, allowed) or _too_far(case, apart, allowed + theirs + floor)
 
 
 def _too_far(case: str, difference: Array, allowed: float) -> str | None:

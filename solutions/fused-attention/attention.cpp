@@ -27,10 +27,11 @@ struct Scratch {                       // one a thread
     alignas(64) float decay[kQueries];  // what the sums so far must be multiplied with
 };
 
-// 2^x for x <= 0. Splits x = n + f with |f| <= 1/2; 2^f by a degree-5 minimax polynomial (relative error 9e-8), n goes into the exponent bits.
+// 2^x for x <= 0, and 0 from -127 down. Splits x = n + f with |f| <= 1/2; 2^f by a degree-5 minimax polynomial (relative error 9e-8), n goes into
+// the exponent bits: at exactly -127 these and the mantissa are all zero.
 inline __m256 exp2_negative(__m256 x) {
     const __m256 magic = _mm256_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    x = _mm256_max_ps(x, _mm256_set1_ps(-126.0f));
+    x = _mm256_max_ps(x, _mm256_set1_ps(-127.0f));
     const __m256 shifted = _mm256_add_ps(x, magic);
     const __m256 f = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
     __m256 p = _mm256_set1_ps(1.32647e-3f);
@@ -166,8 +167,10 @@ void block(const float* q, const float* k, const float* v, float* out, int seq, 
             output_rows<dim>(s.weights[row / kPanel] + row % kPanel, v + static_cast<long>(tile) * dim, seen, s.decay + row, s.out + row * dim);
         }
     }
-    for (int i = 0; i < count; ++i)
-        for (int d = 0; d < dim; ++d) out[(first + i) * dim + d] = s.out[i * dim + d] / s.sum[i];
+    for (int i = 0; i < count; ++i) {
+        const float share = s.sum[i] > 0.0f ? 1.0f / s.sum[i] : 0.0f;  // a query that sees no key answers 0
+        for (int d = 0; d < dim; ++d) out[(first + i) * dim + d] = s.out[i * dim + d] * share;
+    }
 }
 
 }  // namespace

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, dim == 64 ? 2 : 1)
     for (int half = 0; half < 2; ++half) {
         sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
         sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
-        const float share = 1.0f / sum[half];
+        const float share = sum[half] > 0.0f ? 1.0f / sum[half] : 0.0f;  // a query that sees no key answers 0
         const int local = warp * 16 + half * 8 + lane / 4;
 #pragma unroll
         for (int d = 0; d < dim / 8; ++d)

@@ -41,7 +41,7 @@ def step(
         visible = keys[None, :] < seq
         if causal:
             visible = visible & (keys[None, :] <= rows[:, None])
-        scores = tl.where(visible, scores, -1e30)
+        scores = tl.where(visible, scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1))
     weights = tl.exp2(scores - new_top[:, None])
     decay = tl.exp2(top - new_top)
@@ -107,7 +107,7 @@ def attention_kernel(
             q_block, k + head, v + head, first, acc, top, total, rows, columns, seq, scale, True, causal, dim, tile_keys
         )
 
-    result = acc / total[:, None]
+    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc  # a query that sees no key answers 0
     tl.store(
         out + head + rows[:, None] * dim + columns[None, :], result.to(out.dtype.element_ty), mask=rows[:, None] < seq
     )

@@ -32,11 +32,11 @@ float reduce_add(__m256 x) {
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
-// 2^x for x <= 0: eighths of the exponent from a table held in a register, the rest (|r| <= 1/16) by a cubic.
+// 2^x for x <= 0, and 0 from -127 down, where all bits are zero: eighths of the exponent from a table held in a register, the rest (|r| <= 1/16) by a cubic.
 inline __m256 exp2_table(__m256 x) {
     const __m256 table = _mm256_setr_ps(1.0f, 1.0905077f, 1.1892071f, 1.2968396f, 1.4142136f, 1.5422108f, 1.6817928f, 1.8340081f);
     const __m256 magic = _mm256_set1_ps(1572864.0f);  // 1.5 * 2^20: rounds to eighths
-    x = _mm256_max_ps(x, _mm256_set1_ps(-125.0f));
+    x = _mm256_max_ps(x, _mm256_set1_ps(-127.0f));
     const __m256 shifted = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
     const __m256i eighths = _mm256_castps_si256(shifted);
@@ -182,7 +182,7 @@ void strip(const float* q, const float* k, const float* v, float* out, int seq, 
         }
     }
     for (int i = 0; i < count; ++i) {
-        const float share = 1.0f / s.sum[i];
+        const float share = s.sum[i] > 0.0f ? 1.0f / s.sum[i] : 0.0f;
         for (int d = 0; d < dim; ++d) out[static_cast<long>(first + i) * dim + d] = s.out[i * dim + d] * share;
     }
 }

@@ -19,7 +19,7 @@ inline vec read(const float* p) { return *reinterpret_cast<const loose*>(p); }
 inline vec spread(float x) { return vec{x, x, x, x, x, x, x, x}; }
 
 inline vec exponential(vec x) {
-    x = x > -126.0f ? x : spread(-126.0f);
+    x = x > -127.0f ? x : spread(-127.0f);  // there all bits are zero
     const vec shifted = x + 12582912.0f, f = x - (shifted - 12582912.0f);
     const vec p = 1.0f + f * (6.9314698e-1f + f * (2.4022242e-1f + f * (5.5507340e-2f + f * (9.67151e-3f + f * 1.32647e-3f))));
     return reinterpret_cast<vec>(reinterpret_cast<ivec>(p) + (reinterpret_cast<ivec>(shifted) << 23));
@@ -80,7 +80,7 @@ void group(const float* q, const float* k, const float* v, float* out, int seq, 
             for (int j = 0; j < i - first; ++j) scores[static_cast<long>(i) * kLanes + j] = -INFINITY;
 
     vec m[3], total[3] = {};
-    for (vec& x : m) x = spread(-INFINITY);
+    for (vec& x : m) x = spread(-1e30f);  // finite: -inf minus -inf would be NaN
     for (long i = 0; i < keys; ++i)
         for (int j = 0; j < 3; ++j) {
             const vec x = at(scores + i * kLanes + 8 * j);
@@ -95,8 +95,10 @@ void group(const float* q, const float* k, const float* v, float* out, int seq, 
             for (int d = 0; d < dim; d += 16) values6<dim>(w + r, v + static_cast<long>(tile) * dim + d, n, o + r * dim + d);
     }
     for (int j = 0; j < 3; ++j) at(sum + 8 * j) = total[j];
-    for (int j = 0; j < count; ++j)
-        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + j) * dim + d] = o[j * dim + d] / sum[j];
+    for (int j = 0; j < count; ++j) {
+        const float share = sum[j] > 0.0f ? 1.0f / sum[j] : 0.0f;
+        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + j) * dim + d] = o[j * dim + d] * share;
+    }
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ inline void store(float* p, vec x) { *reinterpret_cast<loose*>(p) = x; }
 inline vec all(float x) { return vec{x, x, x, x, x, x, x, x}; }
 inline vec larger(vec a, vec b) { return a > b ? a : b; }
 
-// e^x for x <= 0 after Cody and Waite: x = n ln 2 + r, Taylor to the sixth power in r.
+// e^x for x <= 0, and 0 from -87 down, after Cody and Waite: x = n ln 2 + r, Taylor to the sixth power in r.
 inline vec exponential(vec x) {
+    const ivec counts = x > -87.0f;
     x = larger(x, all(-87.0f));
     const vec shifted = x * 1.44269504f + 12582912.0f;
     const vec n = shifted - 12582912.0f;
@@ -32,7 +33,7 @@ inline vec exponential(vec x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    return reinterpret_cast<vec>(reinterpret_cast<ivec>(p) + (reinterpret_cast<ivec>(shifted) << 23));
+    return reinterpret_cast<vec>(counts & (reinterpret_cast<ivec>(p) + (reinterpret_cast<ivec>(shifted) << 23)));
 }
 
 template <int dim>
@@ -130,8 +131,10 @@ void block(const float* q, const float* packed, const float* v, float* out, int 
             }
         }
     }
-    for (int i = 0; i < rows; ++i)
-        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + i) * dim + d] = b.o[i][d] / b.sum[i];
+    for (int i = 0; i < rows; ++i) {
+        const float share = b.sum[i] > 0.0f ? 1.0f / b.sum[i] : 0.0f;
+        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + i) * dim + d] = b.o[i][d] * share;
+    }
 }
 
 template <int dim>
