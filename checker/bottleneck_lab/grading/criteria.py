@@ -263,7 +263,7 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
         return Conclusion(Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason])
     if not failed:
         return None
-    reason, also = _REASONS[failed[0].kind], [f"Also: {result.sentence}" for result in failed[1:]]
+    reason, also = _REASONS[failed[0].kind], dict.fromkeys(f"Also: {result.sentence}" for result in failed[1:])
     return Conclusion(Outcome.FAIL, reason, failed[0].sentence, [*_ADVICE[reason], *also])
 
 
