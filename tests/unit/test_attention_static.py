@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.capture import compilers
-from bottleneck_lab.capture.compilers import compile_cubin, compile_library, complaint, find_tool, require_tool
-from bottleneck_lab.capture.static_check import check_cubin, check_source, describe, occupancy, read_reports
+from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+from bottleneck_lab.measure import compilers
+from bottleneck_lab.measure.compilers import compile_cubin, compile_library, complaint, find_tool, require_tool
+from bottleneck_lab.measure.static_check import check_binary, check_source
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
@@ -170,5 +171,5 @@ def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_core
     )
     cubin = tmp_path / "kernel.cubin"
     cubin.write_bytes(triton.compile(kernel, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"])
-    (report,) = check_cubin(cubin)
+    (report,) = check_binary(cubin)
     assert bool(report.tensor_core_instructions) == tensor_cores

@@ -19,10 +19,10 @@ from typing import Literal
 
 import msgspec
 
-from bottleneck_lab.capture.compilers import find_tool
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.cgroup import own_group
+from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.workspace.home import dataset_root, home
 
 Need = Literal["required", "recommended", "optional"]

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bottleneck_lab.capture import ncu, nsys, program, sanitizer
-from bottleneck_lab.capture.compilers import find_tool
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.catalog import Device, Lab, hash_files
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.trace import load

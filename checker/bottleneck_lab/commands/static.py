@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bottleneck_lab.capture.static_check import KernelReport
+    from bottleneck_lab.analysis.machine_code import KernelReport
     from bottleneck_lab.workspace.folder import Workspace
 
 ARCHITECTURES = ("80", "90a")
@@ -18,9 +16,9 @@ def show_static(workspace: Workspace, *, as_json: bool) -> None:
 
     Raises UsageError for a lab without a CUDA source, or a source that does not compile.
     """
-    from bottleneck_lab.capture.static_check import check_source
     from bottleneck_lab.commands.ui import print_json
     from bottleneck_lab.errors import UsageError
+    from bottleneck_lab.measure.static_check import check_source
 
     sources = [workspace.root / name for name in workspace.lab.spec.editable if name.endswith(".cu")]
     if not sources:
@@ -34,21 +32,13 @@ def show_static(workspace: Workspace, *, as_json: bool) -> None:
 
 
 def _tell(arch: str, reports: list[KernelReport]) -> None:
-    from bottleneck_lab.capture.static_check import describe
+    from bottleneck_lab.analysis.machine_code import describe
     from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.measure.static_check import readable
 
     say(f"sm_{arch}: compiled, not run", style="bold")
     for report in reports:
-        say(f"\n  {_readable(report.name)}")
+        say(f"\n  {readable(report.name)}")
         for sentence in describe(report):
             say(f"    {sentence}")
     say("")
-
-
-def _readable(name: str) -> str:
-    """A kernel's name as it was written, where binutils can tell; else as the compiler mangled it."""
-    filt = shutil.which("c++filt")
-    if filt is None:
-        return name
-    done = subprocess.run([filt, "--no-params", name], capture_output=True, text=True, check=False, timeout=10)
-    return done.stdout.strip().replace("(anonymous namespace)::", "") or name

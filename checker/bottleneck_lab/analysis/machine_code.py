@@ -1,19 +1,16 @@
-"""What a compiler made of a CUDA kernel, read from its machine code: no GPU is needed.
+"""What a compiler made of a CUDA kernel, read from the texts of `cuobjdump`: no GPU is needed.
 
-`cuobjdump` says registers, stack and shared memory; the disassembly says how wide the global loads are, whether tensor cores are used, and whether
+`-res-usage` says registers, stack and shared memory; the disassembly says how wide the global loads are, whether tensor cores are used, and whether
 registers were spilled to local memory. Occupancy follows from the published limits of an architecture. Nothing here is a measurement.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.capture.compilers import compile_cubin, require_tool
 from bottleneck_lab.errors import CaptureError
 
 
@@ -64,14 +61,15 @@ class KernelReport(msgspec.Struct, frozen=True):
     instructions: int
     global_load_bytes: dict[int, int]
     async_copies: dict[int, int]
+    bulk_copies: int
     tensor_core: dict[str, int]
     local_loads: int
     local_stores: int
 
     @property
     def widest_load_bytes(self) -> int:
-        """Bytes a thread of the widest load from global memory, asynchronous copies included; 0 without any."""
-        return max([*self.global_load_bytes, *self.async_copies], default=0)
+        """Bytes a thread of the widest load from global memory, asynchronous copies included; a bulk copy counts as 16, no load as 0."""
+        return max([*self.global_load_bytes, *self.async_copies, 16 * bool(self.bulk_copies)], default=0)
 
     @property
     def tensor_core_instructions(self) -> int:
@@ -106,29 +104,6 @@ def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occ
     return Occupancy(fits[limit], fits[limit] * warps / limits.warps, limit)
 
 
-def check_source(source: Path, arch: str, folder: Path | None = None) -> list[KernelReport]:
-    """Compiles a .cu file for `arch` (`80`, `90a`) and reads every kernel in it. Raises UsageError, MachineError or CaptureError."""
-    return check_cubin(compile_cubin(source, arch, folder))
-
-
-def check_cubin(cubin: Path) -> list[KernelReport]:
-    """Reads every kernel of a compiled file. Raises MachineError without a disassembler, CaptureError when there is no kernel in it."""
-    tool = require_tool("cuobjdump")
-    return read_reports(_output(tool, "-res-usage", cubin), _output(tool, "-sass", cubin), _output(tool, "-elf", cubin))
-
-
-def _output(tool: Path, option: str, cubin: Path) -> str:
-    path = f"{require_tool('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
-    done = subprocess.run(
-        [tool, option, cubin], capture_output=True, text=True, check=False, timeout=120, env={"PATH": path}
-    )
-    if done.returncode:
-        raise CaptureError(
-            f"{cubin.name} cannot be disassembled: {done.stderr.strip()[-300:]}", "Is it CUDA machine code?"
-        )
-    return done.stdout
-
-
 _RESOURCES = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _ARCH = re.compile(r"\bsm_(\d+[a-z]?)\b")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
@@ -152,6 +127,8 @@ _TENSOR = (
     "UTCIMMA",
     "UTCOMMA",
 )
+_BULK = ("UTMALDG", "UBLKCP")
+"""Copies of whole tiles by Hopper's copy engine: of a tensor map, and of plain bytes."""
 
 
 def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]:
@@ -201,6 +178,7 @@ def _report(
         instructions=len(opcodes) - bare["NOP"],
         global_load_bytes=_widths(opcodes, "LDG"),
         async_copies=_widths(opcodes, "LDGSTS"),
+        bulk_copies=sum(bare[opcode] for opcode in _BULK),
         tensor_core={opcode: bare[opcode] for opcode in _TENSOR if bare[opcode]},
         local_loads=bare["LDL"],
         local_stores=bare["STL"],
@@ -223,7 +201,11 @@ def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
 
 def describe(report: KernelReport, threads: int | None = None, dynamic_shared_bytes: int = 0) -> list[str]:
     """What a learner should know about a kernel, one sentence each, the gravest first."""
-    fit = report.occupancy(threads, dynamic_shared_bytes)
+    return [*faults(report), *_resources(report, report.occupancy(threads, dynamic_shared_bytes), dynamic_shared_bytes)]
+
+
+def faults(report: KernelReport) -> list[str]:
+    """What in the machine code holds a matrix kernel back, the gravest first; empty when nothing can be seen."""
     found = []
     if report.local_loads + report.local_stores:
         found.append(
@@ -236,10 +218,20 @@ def describe(report: KernelReport, threads: int | None = None, dynamic_shared_by
         found.append(
             f"The widest load from global memory is {report.widest_load_bytes} bytes a thread, where 16 are possible."
         )
-    if not report.async_copies and "HGMMA" not in report.tensor_core:
+    if not report.async_copies and not report.bulk_copies:
         found.append("No asynchronous copy: loads and arithmetic cannot overlap within a warp.")
-    found.append(
-        f"{report.registers} registers a thread; {fit.blocks} blocks fit a multiprocessor: "
-        f"{fit.share:.0%} of its warps, limited by {fit.limit}."
-    )
     return found
+
+
+def _resources(report: KernelReport, fit: Occupancy, dynamic_shared_bytes: int) -> list[str]:
+    """Tensor-core instructions, registers and shared memory, and how many blocks they let on a multiprocessor."""
+    shared = f"{report.shared_bytes + dynamic_shared_bytes:,} bytes of shared memory a block"
+    asked = "" if dynamic_shared_bytes else ", not counting what is asked for at launch"
+    blocks = "1 block fits" if fit.blocks == 1 else f"{fit.blocks} blocks fit"
+    return [
+        f"{report.tensor_core_instructions} tensor-core instructions ({', '.join(report.tensor_core)})."
+        if report.tensor_core
+        else "",
+        f"{report.registers} registers a thread, {shared}{asked}.",
+        f"{blocks} a multiprocessor of sm_{report.arch}: {fit.share:.0%} of its warps, limited by {fit.limit}.",
+    ][0 if report.tensor_core else 1 :]
