@@ -26,6 +26,7 @@ FailReason = Literal[
     "crashed",
     "timed out",
     "tampered",
+    "forbidden call",
 ]
 
 

@@ -262,7 +262,8 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
     floor = (
         ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
     )
-    defined = np.isfinite(reference)  # where PyTorch's own answer is not a number (hidden rows, on some GPUs), float64 alone tells
+    # Where PyTorch's own answer is not a number (queries that see no key, on some GPUs), float64 alone tells.
+    defined = np.isfinite(reference)
     theirs = float(np.abs(np.where(defined[part], reference[part] - truth, 0.0)).max())
     allowed = ERROR_FACTOR * theirs + floor
     apart = np.where(defined, got - np.where(defined, reference, 0.0), 0.0)

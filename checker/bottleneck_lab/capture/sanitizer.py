@@ -10,6 +10,7 @@ from bottleneck_lab.capture.launchers import split
 from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.trace.external import run_tool
+from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
 REPORT = "sanitizer.txt"
@@ -17,7 +18,6 @@ PROBE_S = 60
 
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)")
 _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
-_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards?")
 
 
 def command(tool: str, options: frozenset[str], request: Request) -> list[str]:
@@ -41,9 +41,12 @@ def record(tool: str, request: Request) -> Captured:
 def found(report: Path, ended: Ended) -> str:
     """What the report concludes, in one sentence. A run without its summary proves nothing."""
     text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
-    counts = [int(errors or hazards) for errors, hazards in _SUMMARY.findall(text)]
-    if counts:
-        return f"compute-sanitizer found {sum(counts)} problems." if sum(counts) else "compute-sanitizer found nothing."
+    problems = count_problems(text)
+    if problems:
+        first = first_problem(text)
+        return f"compute-sanitizer found {problems} problems{f', first: {first}' if first else ''}."
+    if problems == 0:
+        return "compute-sanitizer found nothing."
     if "CUDA driver" in text + ended.tail or "no CUDA" in text + ended.tail:
         raise MachineError(
             "compute-sanitizer finds no CUDA device.", "It needs a GPU; `lab doctor` says what this machine has."

@@ -172,7 +172,7 @@ def _digits(value: float, unit: str, more: int) -> str:
 class Stopped(NamedTuple):
     """Why the learner's code did not run to the end, with one sentence on what was seen."""
 
-    reason: Literal["crashed", "timed out", "tampered"]
+    reason: Literal["crashed", "timed out", "tampered", "forbidden call"]
     sentence: str
 
 
@@ -252,6 +252,7 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct diagnosis.toml."],
     "crashed": ["`lab run` runs it in the open and shows the whole error."],
     "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
+    "forbidden call": ["Write that part yourself: the brief says what may be called."],
     "tampered": ["Let every call do its whole work, in its own process and only there; `lab reset` starts afresh."],
 }
 

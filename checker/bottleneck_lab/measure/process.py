@@ -105,13 +105,19 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
 
 
+def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool) -> list[str]:
+    """A command line with bubblewrap around it, where there is one."""
+    return [*(_sandbox(paths, memory_bytes, gpu) if bubblewrap() else []), *command]
+
+
 def torch_home() -> Path | None:
     """Where torch keeps downloaded weights, if there are any: reference and learner both may read them, or neither."""
     folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
     return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
 
-def _environment(paths: Paths, threads: int) -> dict[str, str]:
+def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
+    """Everything that a worker sees of the environment: nothing of the verifier's own."""
     temporary = paths.scratch / "tmp"
     temporary.mkdir(exist_ok=True)
     return {
@@ -154,8 +160,8 @@ class Worker:
         self._frozen: list[psutil.Process] = []
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
-        sandbox = _sandbox(paths, limits.memory_bytes, gpu) if bubblewrap() else []
-        command = [*sandbox, sys.executable, "-I", "-u", "-m", module, *arguments]
+        command = [sys.executable, "-I", "-u", "-m", module, *arguments]
+        command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu)
         verifier, cgroup = os.getpid(), self._cgroup
 
         def prepare() -> None:
@@ -174,7 +180,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=_environment(paths, threads),
+            env=worker_environment(paths, threads),
             cwd=paths.scratch,
             pass_fds=pass_fds,
             preexec_fn=prepare,  # noqa: PLW1509 - the verifier has one thread
@@ -188,7 +194,7 @@ class Worker:
         self._handle = psutil.Process(self.process.pid)
         self.isolation = {
             "sandbox": "bubblewrap: no network, read-only system, private /tmp"
-            if sandbox
+            if bubblewrap()
             else "none: install bubblewrap for isolation",
             "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
             if cgroup

@@ -59,7 +59,7 @@ class Session:
             except WireError as error:
                 raise self.fault("tampered", f"{doing}: the reply was no message of the protocol ({error}).") from None
             if kind is Kind.FAILED:
-                raise self.fault("crashed", f"{doing}: {_text(values)}")
+                raise self.fault(_reason(values), f"{doing}: {_text(values)}")
             return kind, values
 
     def watch(self, doing: str) -> None:
@@ -195,6 +195,12 @@ def start_worker(
         gpu=context.device == "cuda",
         janitor=context.janitor,
     )
+
+
+def _reason(values: list[Value]) -> str:
+    """A binding that refuses the learner's code says so with an exception's `reason`; whatever else a worker sends has crashed."""
+    told = values[1] if len(values) > 1 else ""
+    return "forbidden call" if isinstance(told, str) and told == "forbidden call" else "crashed"
 
 
 def _text(values: list[Value]) -> str:

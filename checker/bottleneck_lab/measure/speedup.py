@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ from bottleneck_lab.grading.sequential import (
 )
 from bottleneck_lab.grading.statistics import log_ratios, noise_share
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure import kernels
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -135,12 +136,15 @@ def measure(context: Context) -> Measured:
         call_s=float(settings.get("call_s", 30)),
         memory_bytes=int(float(settings.get("memory_gib", 6)) * (1 << 30)),
     )
+    kernels.refuse_forbidden(context)
     context.progress("starting the reference", 0.05)
     reference_entry = str(settings.get("reference", context.lab.spec.entry))
     with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
-            return _compare(Comparison(context, reference, learner, judge))
+            notes = kernels.refuse_stray_accesses(context)
+            measured = _compare(Comparison(context, reference, learner, judge))
+    return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
 
 
 def _compare(comparison: Comparison) -> Measured:

@@ -95,7 +95,7 @@ def _kind(lab: Lab) -> Callable[[Context], Measured]:
 
 def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
     """A wrong output is a correctness result; every other fault stopped the code."""
-    if fault.reason in ("crashed", "timed out", "tampered"):
+    if fault.reason in ("crashed", "timed out", "tampered", "forbidden call"):
         return Stopped(fault.reason, fault.detail), Measured([])
     spec = next(
         (spec for spec in specs if spec.kind == "correctness"),

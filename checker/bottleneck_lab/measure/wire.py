@@ -37,7 +37,7 @@ class Kind(IntEnum):
     CALL = 2  # verifier → worker: call it with these inputs
     ANSWER = 3  # worker → verifier
     ECHO = 4  # verifier → worker: answer without calling anything; measures the protocol itself
-    FAILED = 5  # worker → verifier: text of the exception
+    FAILED = 5  # worker → verifier: text of the exception, and its `reason` if it has one
     DONE = 6  # worker → verifier: training returned
     EPOCH = 7  # worker → device → verifier: asks what to train next; answered by the same kind
     STEP = 8  # worker → device: a batch lies in this slot

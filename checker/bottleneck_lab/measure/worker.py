@@ -110,7 +110,7 @@ def main() -> None:
         if not isinstance(error, Closed):
             with contextlib.suppress(OSError):  # the log may be what the disk has no room for
                 traceback.print_exc()
-            channel.send(Kind.FAILED, explain(options.entry.parent))
+            channel.send(Kind.FAILED, explain(options.entry.parent), str(getattr(error, "reason", "")))
         os._exit(0 if isinstance(error, Closed) else 70)
     os._exit(0)
 
