@@ -55,9 +55,17 @@ class Case:
         self.decisions = {id_: test.decide(_SAMPLES[id_](self), exhausted=exhausted) for id_, test in tests.items()}
         return any(decision.wanted for decision in self.decisions.values())
 
+    def states(self) -> dict[str, State]:
+        """What each test said."""
+        return {id_: decision.state for id_, decision in self.decisions.items()}
+
+    def failed(self) -> bool:
+        """Whether some test says that a target is surely not met."""
+        return State.FAIL in self.states().values()
+
     def missed(self) -> bool:
         """Whether some test did not end in PASS."""
-        return any(decision.state is not State.PASS for decision in self.decisions.values())
+        return any(state is not State.PASS for state in self.states().values())
 
     def ratios(self) -> list[float]:
         """Reference over learner, pair by pair."""
@@ -158,8 +166,9 @@ def _compare(comparison: Comparison) -> Measured:
     quiet = comparison.against_itself(names[0], float(settings.get("self_test_margin", SELF_TEST_MARGIN)))
     overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
-    cases = _sample(comparison, [Case(name) for name in names], _tests(context))
-    _refuse_overhead(overhead_s, cases)
+    tests = _tests(context)
+    cases = _sample(comparison, [Case(name) for name in names], tests)
+    _refuse_overhead(overhead_s, cases, tests)
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
@@ -177,14 +186,24 @@ def _compare(comparison: Comparison) -> Measured:
     )
 
 
-def _refuse_overhead(overhead_s: float, cases: list[Case]) -> None:
-    """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same; a case's miss might be its doing."""
+def _refuse_overhead(overhead_s: float, cases: list[Case], tests: dict[str, SequentialTest]) -> None:
+    """The protocol's time is in both sides' and pulls every ratio towards 1. A PASS stands all the same, and a miss that it cannot account for."""
     for case in cases:
         share = overhead_s / median(case.learner_s or [math.inf])
-        if share > MAX_OVERHEAD_SHARE and case.missed():
+        if share > MAX_OVERHEAD_SHARE and case.missed() and _decided_without(overhead_s, case, tests) != case.states():
             raise VerifierFault(
                 f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
             )
+
+
+def _decided_without(overhead_s: float, case: Case, tests: dict[str, SequentialTest]) -> dict[str, State]:
+    """What the tests would have said of calls without the protocol's time; of an answer faster than that, nothing is left."""
+    reference_s, learner_s = (
+        [max(second - overhead_s, 1e-9) for second in side] for side in (case.reference_s, case.learner_s)
+    )
+    without = Case(case.name, reference_s, learner_s)
+    without.decide(tests, exhausted=True)
+    return without.states()
 
 
 Samples = Callable[[Case], list[float]]
@@ -200,10 +219,10 @@ def _tests(context: Context) -> dict[str, SequentialTest]:
 
 
 def _sample(comparison: Comparison, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
-    """Measures pairs until every test of every case has decided, or the time is up."""
+    """Measures pairs until every test of every case has decided, or one has failed, which no other can make good, or the time is up."""
     begin, max_s = time.monotonic(), float(comparison.context.settings.get("max_s", 120))
     open_ = list(cases)
-    while open_ and (spent_s := time.monotonic() - begin) < max_s:
+    while open_ and not any(case.failed() for case in cases) and (spent_s := time.monotonic() - begin) < max_s:
         comparison.pair(comparison.context.rng.choice(open_))
         comparison.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]

@@ -28,7 +28,14 @@ from bottleneck_lab.measure.verifier import check_lab
 
 ROOT = Path(__file__).parents[3]
 CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
-QUICK = {"self_test_margin": 50.0, "start_s": 12, "call_s": 2, "max_s": 6, "memory_gib": 0.5}
+QUICK = {
+    "self_test_margin": 50.0,
+    "start_s": 12,
+    "call_s": 2,
+    "max_s": 6,
+    "memory_gib": 0.5,
+    "samples": [6000, 9000],
+}
 
 
 class Bench:

@@ -11,7 +11,7 @@ def cases(rng, settings):
 def make_inputs(rng, case, data, settings):
     """A fresh trace for every call; its length and the window's width are secret draws."""
     low, high = (50, 100) if case == "short window" else (500, 1000)
-    return [rng.normal(size=int(rng.integers(8_000, 12_000))), int(rng.integers(low, high))]
+    return [rng.normal(size=int(rng.integers(*settings["samples"]))), int(rng.integers(low, high))]
 
 
 def judge(case, inputs, answer, reference, settings):
