@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -132,6 +133,37 @@ def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
     }
 
 
+def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None) -> Callable[[], None]:
+    """What a worker does between fork and exec: it gives up what it is not to have."""
+    verifier = os.getpid()
+
+    def prepare() -> None:
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != verifier:
+            os._exit(1)
+        if cgroup is not None:
+            cgroup.add(0)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        _set_limits(limits)
+
+    return prepare
+
+
+def _isolation(cgroup: Cgroup | None, limits: Limits) -> dict[str, str]:
+    """What holds a worker, as a verdict says it."""
+    return {
+        "sandbox": "bubblewrap: no network, read-only system, private /tmp"
+        if bubblewrap()
+        else "none: install bubblewrap for isolation",
+        "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
+        if cgroup
+        else "none: processes are followed one by one",
+        "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
+    }
+
+
 class Worker:
     """A running worker and everything it started.
 
@@ -161,46 +193,24 @@ class Worker:
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
         command = [sys.executable, "-I", "-u", "-m", module, *arguments]
-        command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu)
-        verifier, cgroup = os.getpid(), self._cgroup
-
-        def prepare() -> None:
-            os.setsid()
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != verifier:
-                os._exit(1)
-            if cgroup is not None:
-                cgroup.add(0)
-            if cores:
-                os.sched_setaffinity(0, cores)
-            _set_limits(limits)
-
         self.process = subprocess.Popen(
-            command,
+            sandboxed(command, paths, limits.memory_bytes, gpu=gpu),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=worker_environment(paths, threads),
             cwd=paths.scratch,
             pass_fds=pass_fds,
-            preexec_fn=prepare,  # noqa: PLW1509 - the verifier has one thread
+            preexec_fn=_confinement(limits, self._cgroup, cores),  # noqa: PLW1509 - the verifier has one thread
         )
         self._janitor = janitor
         janitor.follow(self.process.pid)
-        if cgroup is not None and not cgroup.populated():  # one may be made, but not used
-            cgroup.remove()
-            self._cgroup = cgroup = None
+        if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
+            self._cgroup.remove()
+            self._cgroup = None
         self.started = time.monotonic()
         self._handle = psutil.Process(self.process.pid)
-        self.isolation = {
-            "sandbox": "bubblewrap: no network, read-only system, private /tmp"
-            if bubblewrap()
-            else "none: install bubblewrap for isolation",
-            "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
-            if cgroup
-            else "none: processes are followed one by one",
-            "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
-        }
+        self.isolation = _isolation(self._cgroup, limits)
 
     def tree(self) -> list[psutil.Process]:
         """The worker's living processes, itself first."""
@@ -258,13 +268,11 @@ class Worker:
 
     def excess(self) -> str | None:
         """Which limit the worker exceeds now, as words for the verdict, or None."""
-        tree, memory, threads = self.tree(), 0, 0
+        tree, threads = self.tree(), 0
         for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                info = process.memory_info()
-                memory += info.rss - info.shared
                 threads += process.num_threads()
-        if memory > self.limits.memory_bytes:
+        if _memory_bytes([process.pid for process in tree]) > self.limits.memory_bytes:
             return f"used more than {self.limits.memory_bytes / (1 << 30):.3g} GiB of memory"
         if len(tree) > self.limits.processes or threads > 8 * self.limits.processes:
             return f"started more than {self.limits.processes} processes"
@@ -338,6 +346,39 @@ def _set_limits(limits: Limits) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (value, value))
+
+
+def _memory_bytes(pids: list[int]) -> int:
+    """Bytes that processes hold in memory: their own pages, and what they share, mapped or in files without a name (memfd) that they keep open.
+
+    A page may be mapped and its file be open too, so the larger of both counts. What travels between processes in a message is not seen.
+    """
+    own = mapped = 0
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            own += _status_bytes(status, "RssAnon") + _status_bytes(status, "HugetlbPages")
+            mapped += _status_bytes(status, "RssShmem")
+            files |= _files_in_memory(pid)
+    return own + max(mapped, sum(files.values()))
+
+
+def _status_bytes(status: str, field_: str) -> int:
+    """A figure of /proc/PID/status, which counts in kB; 0 for a zombie, which has none."""
+    line = next((line for line in status.splitlines() if line.startswith(f"{field_}:")), "0")
+    return int(line.split()[-2]) * 1024 if line.endswith("kB") else 0
+
+
+def _files_in_memory(pid: int) -> dict[tuple[int, int], int]:
+    """Bytes of each memfd that a process has open, by device and inode."""
+    found = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith("/memfd:"):
+                status = link.stat()
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return found
 
 
 def _size_below(root: Path) -> int:

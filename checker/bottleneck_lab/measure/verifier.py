@@ -42,23 +42,9 @@ def check_lab(
     started, began = datetime.now(UTC), time.monotonic()
     asked = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
     specs = [*lab.spec.devices[device].criteria, *asked]
-    measured, submission, stopped, machine = Measured([]), "", None, None
     with Janitor() as janitor:
         context = Context(lab, device, janitor.folder / "submission", workspace, data, home, janitor, progress)
-        try:
-            submission = collect(lab, workspace, context.submission)
-            measured = _kind(lab)(context)
-        except LearnerFault as fault:
-            stopped, measured = _blame(fault, specs)
-        except VerifierFault as fault:
-            machine = LabError(fault.detail, fault.advice)
-        except LabError as error:
-            machine = error
-        except Exception as error:  # ours, whatever it is: never the learner's
-            machine = LabError(
-                f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
-            )
-            measured = Measured([], details={"traceback": traceback.format_exc()})
+        measured, submission, stopped, machine = _measure(context, specs)
     results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
     conclusion = conclude(results, specs=specs, machine=machine, stopped=stopped, conditions=measured.conditions)
     return Verdict(
@@ -79,6 +65,26 @@ def check_lab(
         prediction=None if prediction is None else Prediction(prediction, measured.speedup),
         measurement=measured.details,
     )
+
+
+def _measure(context: Context, specs: list[CriterionSpec]) -> tuple[Measured, str, Stopped | None, LabError | None]:
+    """What was found, the submission's hash, why the learner's code was stopped, and what was wrong with the machine or with us."""
+    submission = ""
+    try:
+        submission = collect(context.lab, context.workspace, context.submission)
+        return _kind(context.lab)(context), submission, None, None
+    except LearnerFault as fault:
+        stopped, measured = _blame(fault, specs)
+        return measured, submission, stopped, None
+    except VerifierFault as fault:
+        return Measured([]), submission, None, LabError(fault.detail, fault.advice)
+    except LabError as error:
+        return Measured([]), submission, None, error
+    except Exception as error:  # ours, whatever it is: never the learner's
+        broken = LabError(
+            f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
+        )
+        return Measured([], details={"traceback": traceback.format_exc()}), submission, None, broken
 
 
 def _kind(lab: Lab) -> Callable[[Context], Measured]:

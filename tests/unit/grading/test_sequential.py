@@ -113,7 +113,7 @@ def test_asks_for_as_many_samples_as_the_next_look_needs():
 
 def test_the_cap_and_the_end_of_time_are_inconclusive():
     test = SequentialTest(target=1.0)
-    torn = [0.9, 1.1] * 32
+    torn = [0.9, 1.1] * 96
     assert test.decide(torn).state is State.INCONCLUSIVE
     early = test.decide(torn[:20], exhausted=True)
     assert (early.state, early.samples, early.wanted) == (State.INCONCLUSIVE, 16, 0)

@@ -190,6 +190,16 @@ CODE = {
                     held.append(bytearray(b"x" * (8 << 20)))
             return call
     """,
+    "memory in files": """
+        import os
+        held = []
+        def load(device):
+            def call(trace, width):
+                while True:
+                    held.append(os.memfd_create("nameless"))
+                    os.write(held[-1], b"x" * (1 << 20))
+            return call
+    """,
     "scratch disk": """
         def load(device):
             def call(trace, width):
