@@ -1,4 +1,5 @@
 """Synthetic captures with a known bottleneck, in torch.profiler's format. No GPU and no torch: a host clock and a queue a stream, stepped by hand.
+And one report of made-up counters in ncu's format, as releases since 2020 and older ones write it, until a GPU has recorded a real one (`make gpu`).
 
     python datasets/captures/make.py --root DIR [--seed 1]
 
@@ -8,8 +9,10 @@ Every capture says in its metadata that it is synthetic and what was put into it
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import hashlib
+import io
 import json
 import random
 from pathlib import Path
@@ -274,6 +277,86 @@ def _layers(run: Program, bottleneck: str, layers: int, us: float, phase: str, s
             run.python(40 * strength)
 
 
+SHIPPED, LIBRARY = "void attention_kernel<__half, %d>", "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<%d, 128, 64, 4>>"
+ATTENTION = [
+    # kernel, dim, µs, grid, block; SM, memory, DRAM, occupancy, L2 hits %; instructions a cycle; sectors a request; conflicts, passes; lanes
+    (SHIPPED, 64, 1010.0, 1024, 128, (24.0, 61.0, 1.5, 34.0, 97.0), 0.93, 32.0, (9.4e8, 1.1e9), 31.2),
+    (LIBRARY, 64, 402.0, 512, 128, (66.0, 42.0, 4.1, 22.0, 95.0), 1.62, 15.9, (2.0e6, 1.5e8), 31.9),
+    (SHIPPED, 128, 7150.0, 2048, 128, (22.0, 63.0, 0.8, 21.0, 98.0), 0.88, 32.0, (7.6e9, 8.7e9), 31.2),
+    (LIBRARY, 128, 1950.0, 1024, 128, (74.0, 45.0, 3.4, 17.0, 96.0), 1.71, 15.9, (9.0e6, 1.0e9), 32.0),
+    (SHIPPED, 128, 14300.0, 2048, 128, (21.0, 62.0, 0.6, 22.0, 98.0), 0.86, 32.0, (1.5e10, 1.7e10), 31.0),
+    (LIBRARY, 128, 2080.0, 1024, 128, (71.0, 44.0, 3.0, 18.0, 97.0), 1.68, 15.9, (9.4e6, 1.1e9), 31.8),
+]
+"""What the lab's kernels (three shapes of `python attention.py`) might look like to ncu on a GPU of compute capability 9.0. Sectors a request and the
+existence of conflicts follow from the source; everything else is made up, in the proportions that such faults are known to have."""
+STALLED = {
+    SHIPPED: dict(mio_throttle=5.1, short_scoreboard=3.2, long_scoreboard=3.9, lg_throttle=0.9, barrier=2.2, wait=1.6, math_pipe_throttle=0.5),
+    LIBRARY: dict(mio_throttle=0.2, short_scoreboard=0.3, long_scoreboard=0.4, lg_throttle=0.0, barrier=0.2, wait=1.1, math_pipe_throttle=1.2),
+}
+PERCENTAGES = [
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "lts__t_sector_hit_rate.pct",
+]
+OLD = {
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "gpu__compute_memory_access_throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sector_hit_rate.pct": "lts__t_sectors_srcunit_tex_queries_hit_rate.avg.pct",
+    "sm__inst_executed.avg.per_cycle_active": "sm__inst_executed.sum.per_cycle_active",
+}
+
+
+def counters(*, old: bool) -> str:
+    """ncu's raw page in base units: a row of names, one of units, one a kernel. `old`: names and columns of releases before 2020."""
+    fixed = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name"]
+    fixed += ["Kernel Time", "Context", "Stream"] if old else ["Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
+    out = io.StringIO()
+    out.write("==PROF== synthetic: these counters were made up to be read; no GPU has measured them\n")
+    rows = [_counters(row, old) for row in ATTENTION]
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow([*fixed, *rows[0]])
+    writer.writerow([*[""] * len(fixed), *(unit for unit, _ in rows[0].values())])
+    for number, (kernel, row) in enumerate(zip(ATTENTION, rows, strict=True)):
+        name, dim, _, grid, block, *_ = kernel
+        sizes = ["", "1", "7"] if old else ["1", "7", f"({block}, 1, 1)", f"({grid}, 1, 1)", "0", "9.0"]
+        writer.writerow([number, 4000, "", "", name % dim, *sizes, *(f"{value:.6g}" for _, value in row.values())])
+    return out.getvalue()
+
+
+def _counters(row: tuple[Any, ...], old: bool) -> dict[str, tuple[str, float]]:
+    """Metric → unit and value of one kernel."""
+    name, _, us, _, _, shares, ipc, sectors, (conflicts, passes), lanes = row
+    found = {"gpu__time_duration.sum": ("nsecond" if old else "ns", us * 1000)}
+    found |= {metric: ("%", share) for metric, share in zip(PERCENTAGES, shares, strict=True)}
+    found["sm__inst_executed.avg.per_cycle_active"] = ("inst/cycle", ipc)
+    found["smsp__thread_inst_executed_per_inst_executed.ratio"] = ("", lanes)
+    found["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] = ("request", 1e6)
+    found["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] = ("sector", sectors * 1e6)
+    for kind, count in (("data_bank_conflicts_pipe_lsu_mem", conflicts), ("data_pipe_lsu_wavefronts_mem", passes)):
+        for operation, share in (("ld", 0.4), ("st", 0.6)):
+            found[f"l1tex__{kind}_shared_op_{operation}.sum"] = ("", share * count)
+    total = 1 + sum(STALLED[name].values())
+    for reason, cycles in {"selected": 1.0, **STALLED[name]}.items():
+        if old:
+            found[f"smsp__warp_issue_stalled_{reason}_per_warp_active.pct"] = ("%", 100 * cycles / total)
+        else:
+            found[f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"] = ("", cycles)
+    return {OLD.get(metric, metric) if old else metric: value for metric, value in found.items()}
+
+
+def write_counters(root: Path) -> list[dict[str, Any]]:
+    """Both reports, as the manifest lists them."""
+    listed = []
+    for old in (False, True):
+        path = root / f"synthetic-fused-attention-ncu{'-before-2020' if old else ''}.csv"
+        path.write_text(counters(old=old), encoding="utf-8")
+        what = f"synthetic: ncu's raw page of the shipped attention kernel and PyTorch's{', as releases before 2020 name columns' if old else ''}"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        listed.append({"file": path.name, "what": what, "findings": [], "made_by": "make.py", "sha256": digest})
+    return listed
+
+
 def write(root: Path, seed: int) -> None:
     """All captures, with a manifest of what each is and its checksum."""
     root.mkdir(parents=True, exist_ok=True)
@@ -292,6 +375,7 @@ def write(root: Path, seed: int) -> None:
                 "sha256": digest,
             }
         )
+    listed += write_counters(root)
     (root / "manifest.json").write_text(json.dumps({"captures": listed}, indent=2) + "\n")
 
 

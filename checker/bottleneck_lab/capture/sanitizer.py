@@ -13,29 +13,35 @@ from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
-REPORT = "sanitizer.txt"
+REPORT = "{}.txt"
 PROBE_S = 60
 
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)")
 _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 
 
-def command(tool: str, options: frozenset[str], request: Request) -> list[str]:
+def command(tool: str, options: frozenset[str], request: Request, check: str) -> list[str]:
     """The whole command line, of options that this release knows."""
-    settings = {"--tool": request.options.check, "--target-processes": "all", "--print-limit": "100"}
+    settings = {"--tool": check, "--target-processes": "all", "--print-limit": "100"}
     known = [word for name, value in settings.items() if name in options for word in (name, value)]
-    return split(request.program, sys.executable).around(tool, *known, "--log-file", str(request.out / REPORT))
+    return split(request.program, sys.executable).around(
+        tool, *known, "--log-file", str(request.out / REPORT.format(check))
+    )
 
 
 def record(tool: str, request: Request) -> Captured:
     """Runs the program under compute-sanitizer. Raises CaptureError when it came to no conclusion, MachineError without a GPU."""
     version = _VERSION.search(run_tool([tool, "--version"], Path(tool), PROBE_S))
     options = frozenset(_OPTION.findall(run_tool([tool, "--help"], Path(tool), PROBE_S)))
-    line = command(tool, options, request)
-    request.announce(typed(line, request))
-    ended = run(request, line)
-    notes = [found(request.out / REPORT, ended)]
-    return Captured([REPORT], typed(line, request), ended, version[1] if version else "", notes=notes)
+    files, notes, typed_lines = [], [], []
+    for check in request.options.check.split(","):
+        line = command(tool, options, request, check)
+        request.announce(typed(line, request))
+        ended, report = run(request, line), REPORT.format(check)
+        files.append(report)
+        notes.append(f"{check}: {found(request.out / report, ended)}")
+        typed_lines.append(typed(line, request))
+    return Captured(files, "\n".join(typed_lines), ended, version[1] if version else "", notes=notes)
 
 
 def found(report: Path, ended: Ended) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,6 +21,9 @@ from bottleneck_lab.trace import load
 TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
 WITHOUT_TIMELINE = ("ncu", "sanitizer")
 """Tools whose captures say nothing about where a program's whole time went."""
+
+LAB_LAUNCHES = 6
+_KERNEL = re.compile(r"(?:__global__\s[^;{]*?|@triton\.jit\s+def )\b(?!__)(\w+)\s*\(")
 
 LAB_LIMIT_S = 900.0
 """A lab's workload, alone, takes seconds; under ncu every kernel is run many times."""
@@ -96,12 +100,14 @@ def profile_with(
     Returns the first file of the capture. Raises as `record` does.
     """
     request = Request(
-        program=(sys.executable, "-u", lab.spec.entry),
+        program=(sys.executable, "-u", _program(lab, device, tool)),
         folder=workspace,
         out=out,
         environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
         limit_s=LAB_LIMIT_S,
-        options=Options(memory=tool == "memory"),
+        options=Options(
+            memory=tool == "memory", kernel=_kernels(lab, workspace), launches=LAB_LAUNCHES, check="memcheck,racecheck"
+        ),
         announce=lambda line: progress(f"$ {line}", 0.2),
     )
     captured = record(tool, request)
@@ -110,6 +116,21 @@ def profile_with(
     code = hash_files({name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()})
     describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
     return out / captured.files[0]
+
+
+def _program(lab: Lab, device: Device, tool: str) -> str:
+    """What is captured: the lab's entry file, or for compute-sanitizer the program that the lab has for it."""
+    settings = lab.spec.devices[device].settings
+    return str(settings["sanitize"]) if tool == "sanitizer" and "sanitize" in settings else lab.spec.entry
+
+
+def _kernels(lab: Lab, workspace: Path) -> str:
+    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty where it has none."""
+    names: set[str] = set()
+    for name in lab.spec.editable:
+        text = (workspace / name).read_text(encoding="utf-8", errors="replace") if (workspace / name).is_file() else ""
+        names.update(_KERNEL.findall(text))
+    return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"]) if names else ""
 
 
 def _require_timeline(trace: Path, tool: str) -> None:

@@ -226,20 +226,15 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
 
 
 def _show_kernels(folder: Path, files: list[str]) -> None:
-    """One line a kernel: how long it took, and how near it came to what the GPU can do."""
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.trace.ncu import parse_csv
+    """The kernels' counters, one's own beside the library's, and what to attack first."""
+    from bottleneck_lab.analysis.kernel_counters import compare_kernels
+    from bottleneck_lab.commands.ui import console
+    from bottleneck_lab.report.console import render_counters
+    from bottleneck_lab.trace import load
 
-    columns = {
-        "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-        "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-        "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    }
     for name in files:
-        for kernel in parse_csv((folder / name).read_text(encoding="utf-8"), folder / name):
-            figures = [f"{label} {kernel.metrics[key]:.0f}%" for label, key in columns.items() if key in kernel.metrics]
-            time = kernel.metrics.get("gpu__time_duration.sum")
-            say(f"{'' if time is None else f'{time / 1000:8.1f} µs'}  {'  '.join(figures)}  {kernel.name[:100]}")
+        timeline = load(folder / name)
+        render_counters(compare_kernels(timeline.counters), timeline.notes, console())
 
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:

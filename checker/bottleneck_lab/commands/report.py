@@ -34,12 +34,15 @@ def command(
     query: Annotated[
         str | None, typer.Option("--query", metavar="SQL", help="Ask the capture's tables; times are in ns.")
     ] = None,
+    recorded: Annotated[
+        str | None, typer.Option("--recorded", metavar="TOOL", help="The report that came with this lab: ncu.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
     from bottleneck_lab.commands.ui import say
 
-    subject = find_subject(capture)
+    subject = recorded_subject(recorded) if recorded else find_subject(capture)
     if html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
     elif open_:
@@ -92,17 +95,38 @@ def find_subject(what: str | None) -> Subject:
     return Subject(trace_files(folder), folder, workspace)
 
 
+def recorded_subject(tool: str) -> Subject:
+    """A capture of this lab's shipped code that came with it, for machines that cannot make one: recorded on a GPU, else made up, as it then says.
+
+    Raises UsageError where there is none.
+    """
+    from bottleneck_lab.catalog import content_root
+    from bottleneck_lab.commands.ui import here
+    from bottleneck_lab.errors import UsageError
+
+    slug, folder = here().lab.slug, content_root() / "datasets" / "captures"
+    found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
+    if not found:
+        raise UsageError(f"{slug} came with no report of '{tool}'.", "`lab profile` makes a capture here.")
+    return Subject(found[:1])
+
+
 def _show(subject: Subject, *, json: bool) -> None:
+    from bottleneck_lab.analysis.kernel_counters import compare_kernels
     from bottleneck_lab.analysis.summary import summarise
     from bottleneck_lab.commands.ui import console, print_json, say
-    from bottleneck_lab.report.console import render_summary, render_verdict
+    from bottleneck_lab.report.console import render_counters, render_summary, render_verdict
 
-    summary, attempts, warning = summarise(subject.timeline()), subject.attempts(), subject.mismatch()
+    timeline, attempts, warning = subject.timeline(), subject.attempts(), subject.mismatch()
+    summary, pairs = summarise(timeline), compare_kernels(timeline.counters)
     if json:
         capture, verdict = str(subject.folder or subject.traces[0]), attempts[-1] if attempts else None
-        print_json({"capture": capture, "summary": summary, "verdict": verdict, "warning": warning})
+        print_json({"capture": capture, "summary": summary, "counters": pairs, "verdict": verdict, "warning": warning})
         return
-    render_summary(summary, console())
+    if pairs:
+        render_counters(pairs, timeline.notes, console())
+    else:
+        render_summary(summary, console())
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:

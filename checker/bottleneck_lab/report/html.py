@@ -13,6 +13,7 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.markup import Markup, join, tag
 from bottleneck_lab.report.packing import pack_timeline
 from bottleneck_lab.report.page_comparison import comparison_section
+from bottleneck_lab.report.page_counters import counters_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
 from bottleneck_lab.report.page_verdict import (
@@ -47,6 +48,7 @@ def render_html(
         "The check": verdict_section(verdict) if verdict else None,
         "Where the time went": time_section(summary) if summary else None,
         "Timeline": timeline_section(pack_timeline(timeline), events=timeline.events) if timeline else None,
+        "Kernel counters": counters_section(timeline) if timeline and timeline.counters else None,
         "Findings": findings_section(summary) if summary else None,
         "Operators and kernels": operators_section(summary) if summary else None,
         "Before and after": comparison_section(comparison) if comparison else None,

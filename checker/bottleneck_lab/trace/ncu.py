@@ -22,12 +22,15 @@ ROW_LIMIT = 1_000_000
 _HEADER = re.compile(r'^"?ID"?,"?Process ID"?,', re.MULTILINE)
 _SCALES = {"nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9}
 _SCALES |= {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9}
+_SYNTHETIC = "==PROF== synthetic"
+"""How a report of made-up figures begins, among what ncu says before its table (datasets/captures/make.py)."""
 _FIXED = (
     "ID",
     "Process ID",
     "Process Name",
     "Host Name",
     "Kernel Name",
+    "Kernel Time",
     "Context",
     "Stream",
     "Block Size",
@@ -50,7 +53,11 @@ def load_ncu_csv(path: Path) -> Timeline:
             f"{path.name} is larger than {SIZE_LIMIT_BYTES >> 20} MB.",
             "Export fewer kernels or metrics (--launch-count, --metrics).",
         )
-    return as_timeline(parse_csv(path.read_text(encoding="utf-8", errors="replace"), path), path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    made_up = tuple(
+        line[len(_SYNTHETIC) - len("synthetic") :] for line in text[:2000].splitlines() if line.startswith(_SYNTHETIC)
+    )
+    return as_timeline(parse_csv(text, path), path, made_up)
 
 
 def load_ncu_report(path: Path) -> Timeline:
@@ -178,7 +185,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
     return tuple(min(int(size), 2**31) for size in re.findall(r"\d{1,10}", text or "")[:3])
 
 
-def as_timeline(kernels: list[KernelCounters], path: Path) -> Timeline:
+def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...] = ()) -> Timeline:
     """The kernels laid end to end: ncu runs them one by one, so only their durations mean anything."""
     lengths = np.array([min(max(int(k.duration_ns), 0), 2**40) for k in kernels], dtype=np.int64)
     end = np.cumsum(lengths)
@@ -209,6 +216,7 @@ def as_timeline(kernels: list[KernelCounters], path: Path) -> Timeline:
         make_table(MemoryTable),
         devices=tuple(DeviceInfo(0, device, compute_capability=cc) for device, cc in sorted(capabilities.items())),
         notes=(
+            *notes,
             "ncu runs kernels one at a time: their order and durations are real, the time between them is not recorded",
         ),
         counters=tuple(kernels),

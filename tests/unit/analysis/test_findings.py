@@ -56,7 +56,7 @@ def test_findings_are_ranked_and_complete(summary_of):
 
 def test_committed_captures_are_what_the_manifest_says(make, tmp_path):
     manifest = json.loads((CAPTURES / "manifest.json").read_text())
-    assert {row["file"] for row in manifest["captures"]} == {path.name for path in CAPTURES.glob("*.json.gz")}
+    assert {row["file"] for row in manifest["captures"]} == {path.name for path in CAPTURES.glob("synthetic-*")}
     for row in manifest["captures"]:
         path = CAPTURES / row["file"]
         assert hashlib.sha256(path.read_bytes()).hexdigest() == row["sha256"]

@@ -159,7 +159,7 @@ class TestNcu:
 
 class TestSanitizer:
     def test_only_options_that_it_knows(self):
-        line = sanitizer.command("cs", frozenset({"--tool", "--target-processes"}), request(check="racecheck"))
+        line = sanitizer.command("cs", frozenset({"--tool", "--target-processes"}), request(), "racecheck")
         assert line == [
             "cs",
             "--tool",
@@ -167,7 +167,7 @@ class TestSanitizer:
             "--target-processes",
             "all",
             "--log-file",
-            "/out/sanitizer.txt",
+            "/out/racecheck.txt",
             *DIRECT,
         ]
 

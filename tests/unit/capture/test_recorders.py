@@ -83,8 +83,21 @@ def test_ncu_has_a_home_of_its_own_and_the_program_keeps_its(stand_in, request_,
 
 def test_the_sanitizer_s_report_is_the_capture(stand_in, request_):
     captured = sanitizer.record(stand_in("cs", SANITIZER), request_)
-    assert captured.files == ["sanitizer.txt"]
-    assert captured.notes == ["compute-sanitizer found 2 problems."]
+    assert captured.files == ["memcheck.txt"]
+    assert captured.notes == ["memcheck: compute-sanitizer found 2 problems."]
+
+
+def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, SANITIZER)))
+    lab, out = find_lab("fused-attention"), tmp_path / "out"
+    out.mkdir()
+    tools.profile_with(lab, lab.path, "cuda", "sanitizer", data=tmp_path, out=out, progress=lambda *_: None)
+    described = json.loads((out / "capture.json").read_text())
+    assert described["files"] == ["memcheck.txt", "racecheck.txt"]
+    assert described["command"].count("bare.py") == 2
+    for folder in (lab.path, lab.solution):
+        assert set(tools._kernels(lab, folder).split("|")) >= {"attention_kernel", "flash_fwd"}
+        assert "__" not in tools._kernels(lab, folder)
 
 
 def test_a_tool_that_left_nothing_is_an_error_though_it_exits_0(stand_in, request_):

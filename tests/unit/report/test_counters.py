@@ -1,0 +1,37 @@
+"""Counters on a terminal and on the page, from the report that comes with the attention lab."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.report.console import render_counters
+from bottleneck_lab.report.html import render_html
+from bottleneck_lab.trace import load
+
+CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-fused-attention-ncu.csv"
+
+
+@pytest.fixture(scope="module")
+def timeline():
+    return load(CAPTURE)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_of_any_width(timeline, width):
+    out = io.StringIO()
+    render_counters(compare_kernels(timeline.counters), timeline.notes, Console(file=out, width=width))
+    text = out.getvalue()
+    assert all(len(line) <= max(width, 71) for line in text.splitlines())
+    assert text.index("synthetic: these counters were made up") < text.index("1  How long each launch took")
+    assert text.index("1 Shared memory is read and written with bank conflicts") < text.index("2 Global loads are not")
+    assert "sectors a request                 32 poor          15.9          ≤ 16" in text
+
+
+def test_the_page_has_them_too(timeline):
+    page = render_html(title="x", timeline=timeline)
+    assert 'id="counters"' in page
+    assert "no GPU has measured them" in page
+    assert "Global loads are not coalesced" in page
