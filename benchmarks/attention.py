@@ -1,7 +1,8 @@
 """Attention kernels against PyTorch, over sequence lengths: every kernel and every side in one run, taking turns.
 
-    python benchmarks/attention.py                     # the CPU, one and two threads, about two minutes
-    python benchmarks/attention.py --device cuda       # a GPU: also every backend of PyTorch's
+    python benchmarks/attention.py                              # the CPU, one and two threads, about six minutes
+    python benchmarks/attention.py --lengths 64 129 --add       # some lengths only, into the rows that are there already
+    python benchmarks/attention.py --device cuda                # a GPU: also every backend of PyTorch's
 
 Prints a table and writes docs/measured/attention_<device>.json, .md and .svg. A ratio is the median over rounds of PyTorch's time divided by the
 kernel's, each round calling all of them once on the same inputs in an order drawn at random.
@@ -32,7 +33,7 @@ VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
 TRIES, QUIET_CORES = 3, 0.1  # a row is measured again while other programs keep more than this many cores busy
-LONGEST = {"cpu": 2048, "cuda": 8192}
+LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: fewer of them do
 
 
 def load_module(path: Path, name: str):
@@ -65,9 +66,35 @@ def kernels(device: str, folder: Path) -> dict[str, object]:
     return found
 
 
-def shapes(device: str, longest: int):
+BACKENDS = {
+    "sdpa": "FLASH_ATTENTION",
+    "sdpa efficient": "EFFICIENT_ATTENTION",
+    "sdpa cudnn": "CUDNN_ATTENTION",
+    "sdpa math": "MATH",
+}
+"""What PyTorch can compute attention with; the first is what a check compares with, and every ratio here is to."""
+
+
+def backends(device: str) -> dict[str, object]:
+    """Name → PyTorch's attention by each backend that works on this machine."""
+    from torch.nn.attention import SDPBackend
+
+    small, found = np.ones((1, 1, 64, 64), np.float16 if device == "cuda" else np.float32), {}
+    for name, backend in BACKENDS.items():
+        module = load_module(LAB / "reference.py", f"reference_{backend.lower()}")
+        module.BACKEND = getattr(SDPBackend, backend)
+        side = module.load(device)
+        try:
+            side(small, small, small, 0, *([np.ones(1, np.float32)] if device == "cuda" else [1]))
+        except RuntimeError:  # "No available kernel"
+            continue
+        found[name] = side
+    return found
+
+
+def shapes(device: str, lengths: list[int]):
     """(batch × heads, length, dim, causal): as many heads as make the work of a call about the same, on the CPU."""
-    for length in (n for n in LENGTHS if n <= longest):
+    for length in lengths:
         for dim in (64, 128):
             for causal in (0, 1):
                 flop = 4 * length * length * dim / (1 + causal)
@@ -116,15 +143,16 @@ def busy_s() -> float:
     )
 
 
-def rows(device: str, sides: dict[str, object], longest: int, threads: list[int], rounds: int):
+def rows(device: str, sides: dict[str, object], lengths: list[int], threads: list[int], rounds: int):
     """One row a shape and thread count: milliseconds of PyTorch, and the ratio of each kernel."""
     rng = np.random.default_rng(1)
     dtype = np.float16 if device == "cuda" else np.float32
     for count in threads:
-        for heads, length, dim, causal in shapes(device, longest):
+        for heads, length, dim, causal in shapes(device, lengths):
             q, k, v = (rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype) for _ in range(3))
             extra = [np.ones(32, np.float32), 0] if device == "cuda" else [count]
-            times, others = undisturbed(sides, [q, k, v, causal, *extra], rounds)
+            few = min(rounds, LONG_ROUNDS) if device == "cpu" and length >= LONG else rounds
+            times, others = undisturbed(sides, [q, k, v, causal, *extra], few)
             theirs = times["sdpa"]
             ratios = {
                 name: statistics.median(t / o for t, o in zip(theirs, own, strict=True))
@@ -217,11 +245,21 @@ def plot(result: dict) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">{"".join(parts)}{legend}</svg>\n'
 
 
+def merged(file: Path, measured: list[dict]) -> list[dict]:
+    """The rows of a file together with these, which take the place of those of the same shape."""
+    place = lambda row: (row["threads"], row["length"], row["dim"], row["causal"])  # noqa: E731 - a key in two places
+    old = json.loads(file.read_text())["rows"] if file.is_file() else []
+    return sorted({place(row): row for row in [*old, *measured]}.values(), key=place)
+
+
 def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--longest", type=int, help="largest sequence length (default: 2048 on a CPU, 8192 on a GPU)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sequence lengths")
+    parser.add_argument(
+        "--add", action="store_true", help="keep the rows of other lengths and thread counts that were measured before"
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "measured")
@@ -229,21 +267,17 @@ def main() -> None:
     threads = options.threads if options.device == "cpu" else [1]
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("LAB_CACHE", str(Path(folder) / "cache"))
-        sides = {
-            **kernels(options.device, Path(folder)),
-            "sdpa": load_module(LAB / "reference.py", "reference").load(options.device),
-        }
+        sides = {**kernels(options.device, Path(folder)), **backends(options.device)}
+        measured = list(rows(options.device, sides, options.lengths, threads, options.rounds))
         result = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "machine": machine(options.device),
             "command": " ".join(["python benchmarks/attention.py", *sys.argv[1:]]),
             "rounds": options.rounds,
-            "rows": list(
-                rows(options.device, sides, options.longest or LONGEST[options.device], threads, options.rounds)
-            ),
         }
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / f"attention_{options.device}"
+    result["rows"] = merged(stem.with_suffix(".json"), measured) if options.add else measured
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     stem.with_suffix(".md").write_text(markdown(result))
     stem.with_suffix(".svg").write_text(plot(result))

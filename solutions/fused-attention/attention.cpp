@@ -44,10 +44,33 @@ inline __m256 exp2_negative(__m256 x) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
 }
 
+// to[8][8] = scale * from[8][8]ᵀ, in registers: rows of `from` are `dim` floats apart, those of `to` kPanel.
+inline void transpose_8(const float* from, int dim, __m256 scale, float* to) {
+    __m256 r[8], t[8];
+    for (int i = 0; i < 8; ++i) r[i] = _mm256_mul_ps(scale, _mm256_loadu_ps(from + i * dim));
+    for (int i = 0; i < 8; i += 2) t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+        }
+    for (int i = 0; i < 4; ++i) {
+        _mm256_store_ps(to + i * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_store_ps(to + (i + 4) * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+
 // queries[dim][24] = scale * q[24][dim]; rows from `count` on are zero.
 void transpose_panel(const float* q, int count, int dim, float scale, float* queries) {
-    for (int d = 0; d < dim; ++d)
-        for (int i = 0; i < kPanel; ++i) queries[d * kPanel + i] = i < count ? q[i * dim + d] * scale : 0.0f;
+    const __m256 s = _mm256_set1_ps(scale);
+    for (int first = 0; first < kPanel; first += 8) {
+        if (first + 8 <= count) {
+            for (int d = 0; d < dim; d += 8) transpose_8(q + first * dim + d, dim, s, queries + d * kPanel + first);
+        } else {
+            for (int d = 0; d < dim; ++d)
+                for (int i = first; i < first + 8; ++i) queries[d * kPanel + i] = i < count ? q[i * dim + d] * scale : 0.0f;
+        }
+    }
 }
 
 // weights[4][24] = k[4][dim] . queries[dim][24]
@@ -139,7 +162,7 @@ void block(const float* q, const float* k, const float* v, float* out, int seq, 
     const float scale = kLog2e / std::sqrt(static_cast<float>(dim));
     for (int p = 0; p < panels; ++p)
         transpose_panel(q + (first + p * kPanel) * dim, std::min(kPanel, count - p * kPanel), dim, scale, s.queries[p]);
-    std::fill(s.out, s.out + kQueries * dim, 0.0f);
+    std::fill(s.out, s.out + (count + kRows - 1) / kRows * kRows * dim, 0.0f);
     std::fill(s.top, s.top + kQueries, -1e30f);  // finite: -inf minus -inf would be NaN
     std::fill(s.sum, s.sum + kQueries, 0.0f);
 
