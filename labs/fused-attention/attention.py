@@ -134,23 +134,28 @@ def launch_cuda(forward, q: int, k: int, v: int, out: int, shape: tuple, causal:
         raise RuntimeError(f"the kernel could not be launched: CUDA error {status}")
 
 
-def _load_cuda():
-    import attention_triton
-    import torch
+def no_operators():
+    """A context in which PyTorch lets memory be allocated and nothing be computed: the kernel is the exercise."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class NoOperators(TorchDispatchMode):
-        """Lets memory be allocated, and nothing be computed: the kernel is the exercise."""
-
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func.overloadpacket._qualified_op_name not in ("aten::empty", "aten::empty_strided", "aten::empty_like"):
                 raise ForbiddenCallError(f"attention_triton.py calls {func}: write the kernel without libraries.")
             return func(*args, **(kwargs or {}))
 
+    return NoOperators()
+
+
+def _load_cuda():
+    import attention_triton
+    import torch
+
     if attention_triton.ENABLED:
+        guard = no_operators()
 
         def launch(q, k, v, out, causal):
-            with NoOperators():
+            with guard:
                 attention_triton.forward(q, k, v, out, causal)
     else:
         forward = build_cuda(*torch.cuda.get_device_capability()).attention_forward

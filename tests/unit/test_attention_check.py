@@ -1,7 +1,9 @@
 """What a check on `cuda` looks at besides answers and time, with no GPU: Triton sources, compute-sanitizer's report, machine code."""
 
 import ctypes
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -220,6 +222,49 @@ def test_the_verdict_says_forbidden_call(context):
     with pytest.raises(LearnerFault, match="line 1: it imports cupy") as caught:
         kernels.refuse_forbidden(context)
     assert caught.value.reason == "forbidden call"
+
+
+def test_what_the_list_missed_is_refused_when_it_runs(bare):
+    torch, attention = pytest.importorskip("torch"), bare.attention
+    with attention.no_operators():
+        scratch = torch.empty_like(torch.empty(2, 2))
+    assert scratch.shape == (2, 2)
+    q = torch.ones(1, 4, 8)
+    for call in (lambda: q + q, lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q)):
+        with (
+            attention.no_operators(),
+            pytest.raises(attention.ForbiddenCallError, match="write the kernel without libraries"),
+        ):
+            call()
+
+
+INTERPRETED = """
+import sys
+import numpy as np, torch
+sys.path[:0] = sys.argv[1:3]
+import attention_triton, judge
+cases = [("normal", 65, 64, 1), ("normal", 130, 128, 0), ("hidden rows", 33, 64, 1), ("hidden keys", 64, 64, 0), ("huge negative", 17, 64, 1)]
+for kind, seq, dim, causal in cases:
+    shape = judge.Shape(1, 2, seq, dim, bool(causal), 1, "fp16", 1)
+    arrays = judge._extreme(np.random.default_rng(seq), kind, shape)
+    q, k, v = (torch.from_numpy(array.reshape(2, seq, dim)).half() for array in arrays)
+    out = torch.full_like(q, float("nan"))
+    attention_triton.forward(q, k, v, out, causal)
+    error = np.abs(out.numpy() - judge.exact(*(x.double().numpy() for x in (q, k, v)), bool(causal))).max()
+    assert error <= judge.ERROR_FLOOR["fp16"] * float(v.abs().max()), (kind, seq, error)
+print("all right")
+"""
+
+
+@pytest.mark.parametrize("folder", [LAB, SOLUTION], ids=["shipped", "solution"])
+def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
+    """NumPy in place of the GPU, a block at a time: indexing, masks and order. Its bfloat16 products are of bit patterns, so float16 only."""
+    pytest.importorskip("triton")
+    (tmp_path / "run.py").write_text(INTERPRETED)
+    command = [sys.executable, tmp_path / "run.py", folder, LAB]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "all right\n", done.stderr[-2000:]
 
 
 # ---- Machine code ----
