@@ -20,11 +20,13 @@ import numpy as np
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream
-from bottleneck_lab.trace.kineto import DECODE, DTYPES, Columns, assemble
+from bottleneck_lab.trace.kineto import assemble
+from bottleneck_lab.trace.kineto_columns import DTYPES, Columns
+from bottleneck_lab.trace.kineto_events import decode
 from bottleneck_lab.trace.timeline import Timeline
 
-WORTHWHILE_BYTES = 48 << 20
-"""Below this, starting a process takes longer than it saves."""
+HEAD_START_BYTES = 32 << 20
+"""What the first process has decoded before the other one has started."""
 
 _RUN = "from bottleneck_lab.trace.halves import run_second_half; run_second_half()"
 _BETWEEN = b"\n  },\n"
@@ -35,9 +37,8 @@ class _Half(msgspec.Struct):
 
     end: int
     names: list[str]
-    processes: list[str]
-    tids: list[str]
-    thread_names: list[tuple[int, int, str]]
+    threads: list[tuple[str, str]]
+    thread_names: list[tuple[str, str, str]]
     malformed: int
     overhead_ns: int
 
@@ -48,10 +49,10 @@ def load_in_halves(path: Path) -> Timeline:
         guess = _guess(file, path.stat().st_size)
         columns = Columns()
         if guess is None:
-            stream = EventStream(file.read, path, DECODE)
+            stream = EventStream(file.read, path, decode)
         else:
             second = _SecondHalf(path, guess, Path(folder))
-            stream = EventStream(second.reader(file, columns), path, DECODE)
+            stream = EventStream(second.reader(file, columns), path, decode)
             second.stream = stream
         try:
             for events in stream:
@@ -72,11 +73,15 @@ def give_back() -> None:
 
 
 def _guess(file: IO[bytes], size: int) -> int | None:
-    """The offset behind the first comma between events in the second half; None when the file is not laid out as Kineto does."""
-    file.seek(size // 2)
+    """The offset behind the first comma between events in the second half; None when the file is not laid out as Kineto does.
+
+    The halves are equal in time: the first is larger by what is decoded while the other process starts.
+    """
+    middle = (size + min(HEAD_START_BYTES, size // 3)) // 2
+    file.seek(middle)
     at = file.read(CHUNK_BYTES).find(_BETWEEN)
     file.seek(0)
-    return None if at < 0 else size // 2 + at + len(_BETWEEN)
+    return None if at < 0 else middle + at + len(_BETWEEN)
 
 
 class _SecondHalf:
@@ -103,16 +108,15 @@ class _SecondHalf:
     def add_to(self, columns: Columns, half: _Half) -> None:
         """The other half's rows, renumbered."""
         names = np.array([columns.names[name] for name in half.names], dtype=np.int32)
-        processes = np.array([columns.processes[name] for name in half.processes], dtype=np.int32)
-        tids = np.array([columns.tids[name] for name in half.tids], dtype=np.int32)
-        numbers = {"name": names, "pid": processes, "tid": tids}
+        threads = np.array([columns.threads[thread] for thread in half.threads], dtype=np.int32)
+        numbers = {"name": names, "thread": threads}
         for table in DTYPES:
             rows = np.load(self._folder / f"{table}.npy")
             for column in set(numbers) & set(rows.dtype.names or ()):
                 rows[column] = numbers[column][rows[column]]
-            getattr(columns, table).append(rows)
-        for process, tid, name in half.thread_names:
-            columns.thread_names.setdefault((int(processes[process]), int(tids[tid])), name)
+            columns.pieces[table].append(rows)
+        for process, thread, name in half.thread_names:
+            columns.thread_names.setdefault((process, thread), name)
         columns.malformed += half.malformed
         columns.overhead_ns += half.overhead_ns
 
@@ -150,7 +154,7 @@ def write_half(path: Path, start: int, folder: Path) -> None:
     columns = Columns()
     with path.open("rb") as file:
         file.seek(start)
-        stream = EventStream(file.read, path, DECODE, inside=True)
+        stream = EventStream(file.read, path, decode, inside=True)
         for events in stream:
             columns.add(events)
     for table in DTYPES:
@@ -158,9 +162,8 @@ def write_half(path: Path, start: int, folder: Path) -> None:
     half = _Half(
         end=start + stream.used_bytes,
         names=columns.names.order,
-        processes=columns.processes.order,
-        tids=columns.tids.order,
-        thread_names=[(process, tid, name) for (process, tid), name in columns.thread_names.items()],
+        threads=columns.threads.order,
+        thread_names=[(process, thread, name) for (process, thread), name in columns.thread_names.items()],
         malformed=columns.malformed,
         overhead_ns=columns.overhead_ns,
     )

@@ -17,15 +17,16 @@ from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
-from bottleneck_lab.trace.halves import WORTHWHILE_BYTES, load_in_halves
 from bottleneck_lab.trace.kineto import read_kineto
-from bottleneck_lab.trace.ncu import is_ncu_csv, load_ncu_csv, load_ncu_report
-from bottleneck_lab.trace.nsys import SQLITE_MAGIC, load_nsys_report, load_nsys_sqlite
 from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
 
+WORTHWHILE_BYTES = 48 << 20
+"""Below this, starting a process takes longer than it saves."""
+
 GZIP_MAGIC = b"\x1f\x8b"
+SQLITE_MAGIC = b"SQLite format 3\x00"
 _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
@@ -40,15 +41,20 @@ def load(path: Path | str) -> Timeline:
 
 
 def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
-    if path.suffix == ".nsys-rep":
-        return load_nsys_report
-    if path.suffix == ".ncu-rep":
-        return load_ncu_report
-    if start.startswith(SQLITE_MAGIC):
-        return load_nsys_sqlite
+    """Readers are imported when a file needs them: half of what starting costs."""
     if start.startswith(GZIP_MAGIC):
         return _load_gzip
-    return load_ncu_csv if is_ncu_csv(start) else _load_plain
+    if path.suffix == ".nsys-rep" or start.startswith(SQLITE_MAGIC):
+        from bottleneck_lab.trace import nsys
+
+        return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        return _load_plain
+    from bottleneck_lab.trace import ncu
+
+    if path.suffix == ".ncu-rep":
+        return ncu.load_ncu_report
+    return ncu.load_ncu_csv if ncu.is_ncu_csv(start) else _load_plain
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -67,6 +73,8 @@ def _first_bytes(path: Path) -> bytes:
 
 def _load_plain(path: Path) -> Timeline:
     if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
+        from bottleneck_lab.trace.halves import load_in_halves
+
         return load_in_halves(path)
     with path.open("rb") as file:
         return read_kineto(file.read, path)
@@ -80,6 +88,8 @@ def _load_gzip(path: Path) -> Timeline:
 
 def _unpacked(file: IO[bytes], path: Path) -> Timeline:
     """SQLite needs a file that it can seek in."""
+    from bottleneck_lab.trace.nsys import load_nsys_sqlite
+
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
         target = Path(folder) / "export.sqlite"
         with target.open("wb") as out:

@@ -37,7 +37,6 @@ from bottleneck_lab.trace.timeline import (
     make_table,
 )
 
-SQLITE_MAGIC = b"SQLite format 3\x00"
 EXPORT_LIMIT_S = 600
 
 _COPY_NAMES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}

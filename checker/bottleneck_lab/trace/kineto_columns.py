@@ -1,0 +1,206 @@
+"""Events of a Chrome trace → columns, piece by piece."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.kineto_events import mend
+
+LONGEST_NS = 86_400_000_000_000
+"""No profiled activity takes a day: such a duration is an overflow."""
+
+SPAN = np.dtype([("start", "i8"), ("duration", "i8"), ("correlation", "i8"), ("name", "i4"), ("thread", "i4")])
+DEVICE = np.dtype(
+    [
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("correlation", "i8"),
+        ("external", "i8"),
+        ("stream", "i8"),
+        ("bytes", "i8"),
+        ("grid", "i8"),
+        ("name", "i4"),
+        ("device", "i4"),
+        ("block", "i4"),
+        ("occupancy", "f4"),
+        ("kind", "i1"),
+    ]
+)
+MEMORY = np.dtype(
+    [("start", "i8"), ("bytes", "i8"), ("allocated", "i8"), ("reserved", "i8"), ("device", "i4"), ("thread", "i4")]
+)
+HOST_TABLES = ("runtime", "operators", "ranges", "python")
+DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY}
+
+
+class Numbers(dict[Any, int]):
+    """Numbers things in the order in which they are first asked for. `plain` gives the form in which two are the same: thread 7 is thread "7"."""
+
+    def __init__(self, plain: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.order: list[Any] = []
+        self._plain = plain
+
+    def __missing__(self, key: Any) -> int:
+        plain = self._plain(key)
+        number = super().get(plain)
+        if number is None:
+            number = self[plain] = len(self.order)
+            self.order.append(plain)
+        self[key] = number
+        return number
+
+    def sort(self) -> NDArray[np.int32]:
+        """Puts `order` in order; returns the new number by the old one. Nothing can be numbered after this."""
+        old = sorted(range(len(self.order)), key=self.order.__getitem__)
+        new = np.empty(len(old), dtype=np.int32)
+        new[old] = np.arange(len(old), dtype=np.int32)
+        self.order = [self.order[i] for i in old]
+        self.clear()
+        return new
+
+
+class _Parsed(dict[Any, int]):
+    """7, "7" and "stream 7" → 7; anything else → -1."""
+
+    def __missing__(self, value: Any) -> int:
+        if isinstance(value, int):
+            number = value if -1 <= value < 2**31 else -1
+        else:
+            found = re.search(r"\d{1,9}", str(value))
+            number = int(found.group()) if found else -1
+        self[value] = number
+        return number
+
+
+def _thread(key: tuple[Any, Any]) -> tuple[str, str]:
+    return str(key[0]), str(key[1])
+
+
+class Columns:
+    """Gathers the columns of a trace piece by piece. Threads are numbered by (process, thread), both as text."""
+
+    def __init__(self) -> None:
+        self.names = Numbers(str)
+        self.threads = Numbers(_thread)
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.pieces: dict[str, list[NDArray[Any]]] = {table: [] for table in DTYPES}
+        self.malformed = 0
+        self.overhead_ns = 0
+        self._parsed = _Parsed()
+
+    def add(self, events: list[Any]) -> None:
+        """Takes one piece: events, or dictionaries where a piece held something unexpected."""
+        if events and isinstance(events[0], dict):
+            events = self._mend(events)
+        groups: dict[str, list[Any]] = defaultdict(list)
+        for event in events:
+            groups[event.table].append(event)
+        for table in HOST_TABLES:
+            if groups[table]:
+                self.pieces[table].append(self._spans(groups[table], table == "runtime"))
+        if groups["device"]:
+            self.pieces["device"].append(self._activities(groups["device"]))
+        if groups["overhead"]:
+            self.overhead_ns += int(_to_ns([e.dur for e in groups["overhead"]]).clip(0, LONGEST_NS).sum())
+        memory = [e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None]
+        if memory:
+            self.pieces["memory"].append(self._memory(memory))
+        for event in groups["metadata"]:
+            if event.name == "thread_name" and event.args.label:
+                self.thread_names[_thread((event.pid, event.tid))] = event.args.label
+
+    def settle(self) -> None:
+        """Numbers names and threads alphabetically, so that the rows are the same however the file was cut into pieces. Nothing is added after this."""
+        new = {"name": self.names.sort(), "thread": self.threads.sort()}
+        for pieces in self.pieces.values():
+            for rows in pieces:
+                for column in set(new) & set(rows.dtype.names or ()):
+                    rows[column] = new[column][rows[column]]
+
+    def joined(self, table: str) -> NDArray[Any]:
+        """All rows of a table; the pieces are given up."""
+        pieces = self.pieces[table]
+        rows = np.concatenate(pieces) if pieces else np.empty(0, dtype=DTYPES[table])
+        pieces.clear()
+        return rows
+
+    def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
+        """Dictionaries → events. What cannot be read as an event is counted, and said in the notes."""
+        good = []
+        for event in events:
+            try:
+                good.append(mend(event))
+            except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
+                self.malformed += 1
+        return good
+
+    def _spans(self, events: list[Any], is_call: bool) -> NDArray[Any]:
+        rows = np.empty(len(events), dtype=SPAN)
+        names, threads = self.names, self.threads
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["duration"] = _to_ns([event.dur for event in events])
+        rows["name"] = [names[event.name] for event in events]
+        rows["thread"] = [threads[event.pid, event.tid] for event in events]
+        rows["correlation"] = _integers([event.args.correlation for event in events]) if is_call else _external(events)
+        return rows
+
+    def _activities(self, events: list[Any]) -> NDArray[Any]:
+        rows = np.empty(len(events), dtype=DEVICE)
+        names, parsed = self.names, self._parsed
+        args = [event.args for event in events]
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["duration"] = _to_ns([event.dur for event in events])
+        rows["correlation"] = _integers([arg.correlation for arg in args])
+        rows["external"] = _external(events)
+        rows["name"] = [names[event.name] for event in events]
+        rows["kind"] = [event.kind for event in events]
+        rows["device"] = [parsed[event.pid if event.args.device is None else event.args.device] for event in events]
+        rows["stream"] = [parsed[event.tid if event.args.stream is None else event.args.stream] for event in events]
+        rows["bytes"] = _integers([arg.bytes for arg in args])
+        rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
+        rows["block"] = np.clip(_integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30)
+        rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
+        return rows
+
+    def _memory(self, events: list[Any]) -> NDArray[Any]:
+        rows = np.empty(len(events), dtype=MEMORY)
+        args = [event.args for event in events]
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["bytes"] = _integers([arg.changed for arg in args])
+        rows["allocated"] = _integers([arg.allocated for arg in args])
+        rows["reserved"] = _integers([arg.reserved for arg in args])
+        rows["device"] = _integers([arg.memory_device if arg.memory_kind else -1 for arg in args])
+        rows["thread"] = [self.threads[event.pid, event.tid] for event in events]
+        return rows
+
+
+def _external(events: list[Any]) -> NDArray[np.int64]:
+    """The number that joins an operator to the work of the device; old traces write its key without a capital."""
+    return np.maximum(
+        _integers([event.args.external for event in events]), _integers([event.args.external_old for event in events])
+    )
+
+
+def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
+    """Microseconds with a fraction → whole nanoseconds. The whole part is kept apart: times since 1970 × 1000 exceed a double's 53 bits."""
+    values = np.clip(np.array(microseconds, dtype=np.float64), -9e15, 9e15)
+    whole = np.floor(values)
+    result: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+    return result
+
+
+def _integers(values: list[int]) -> NDArray[np.int64]:
+    """int64, or clipped to it where a value is larger (addresses, overflowed counters)."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(max(value, -(2**62)), 2**62) for value in values], dtype=np.int64)
