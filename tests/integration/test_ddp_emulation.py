@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.ranks import emulation as running
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
-from bottleneck_lab.measure.ranks.emulation import Secret, emulate
+from bottleneck_lab.measure.ranks.emulation import Secret, crew, emulate
 from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.sweep import sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
@@ -133,6 +133,48 @@ def test_stalls_of_the_host_are_charged(tmp_path, solution):
     assert solution.step_ms < 40 < run.step_ms
 
 
+STALLS = {
+    "read a value": ("loss.item()", "wait for the device"),
+    "print": ("print('loss')", "print"),
+    "a Python loop": ("sum(i * i for i in range(2_000_000))", "host work"),
+    "NumPy": ("[numpy.sort(numpy.sin(numpy.arange(1_000_000.0))) for _ in range(3)]", "host work"),
+}
+
+
+def test_each_kind_of_stall_shows_as_what_it_is(tmp_path):
+    text = (ROOT / "solutions" / "ddp-scaling" / "train.py").read_text().replace("LOG_EVERY = 20", "LOG_EVERY = 1000")
+    cases = "".join(
+        f"            if (step, number) == ({step}, 1):\n                {code}\n"
+        for step, (code, _) in enumerate(STALLS.values(), start=1)
+    )
+    script = tmp_path / "stalls.py"
+    script.write_text(
+        "import time\nimport numpy\n" + text.replace("            running +=", f"{cases}            running +=", 1)
+    )
+    run = emulated(script, tmp_path, secret=Secret(2 + len(STALLS), 11))
+    for clock in run.clocks:
+        stalls = [
+            {span.name for span in clock.spans if span.stream == "host" and span.step == step}
+            for step in range(clock.step)
+        ]
+        assert stalls[1:-1] == [{name} for _, name in STALLS.values()]
+        assert not stalls[-1]
+
+
+def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_stays(tmp_path, solution):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "train.py").write_text((ROOT / "solutions" / "ddp-scaling" / "train.py").read_text())
+    descriptors = open_descriptors()
+    with Janitor() as janitor, crew(folder, "train.py", COSTS, [3, 2], tmp_path / "scratch", janitor) as ranks:
+        many, few = ranks.run(Secret(4, 5)), ranks.run(SECRET)
+    assert (many.world, few.world) == (3, 2)
+    assert few.step_ms == solution.step_ms
+    assert all(np.array_equal(mine, right) for mine, right in zip(few.parameters, solution.parameters, strict=True))
+    assert open_descriptors() <= descriptors
+
+
 BROKEN_RULES = {
     "skip_sync": ("wrong output", "0% of the gradients"),
     "shrink_batch": ("wrong output", "1 of the 4 images"),
@@ -166,6 +208,14 @@ def test_a_broken_rule_ends_the_run_and_leaves_nothing(name, tmp_path, monkeypat
     assert words in caught.value.sentence
     assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
     assert open_descriptors() <= descriptors
+
+
+def test_a_rank_that_raises_is_quoted(tmp_path):
+    script = tmp_path / "raises.py"
+    script.write_text("def wrap(model):\n    raise RuntimeError('no such layer')\n")
+    with pytest.raises(Violation, match="no such layer") as caught:
+        emulated(script, tmp_path)
+    assert caught.value.reason == "crashed"
 
 
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bottleneck_lab.analysis.scaling import Point, Sweep, curves
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.measure.ranks.clock import RankClock, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
@@ -164,3 +165,57 @@ def test_good_figures_hold_and_wrong_training_is_all_that_is_said():
     assert [result.holds for result in results(FIGURES, SPECS)] == [True, True, True]
     wrong = msgspec.structs.replace(FIGURES, problem="rank 3 differs")
     assert [(result.id, result.holds) for result in results(wrong, SPECS)] == [("same-training", False)]
+
+
+def point(ranks, step_ms, link_ms, source="replayed"):
+    return Point(ranks, -(-ranks // 4), step_ms, 60.0, link_ms, ranks * 160 / step_ms * 1e3, source)
+
+
+CURVES = [
+    Sweep(
+        "ring",
+        [point(1, 60, 0), point(4, 62, 2, "reducer"), point(8, 90, 30, "reducer"), point(4096, 300, 240)],
+        ["modelled: a link"],
+    ),
+    Sweep("tree", [point(1, 60, 0), point(4, 62, 2), point(8, 90, 30), point(4096, 120, 60)], ["modelled: a tree"]),
+]
+
+
+def test_a_point_knows_its_ideal_its_bounds_and_what_amdahl_allows():
+    eight, many = CURVES[0].points[2:]
+    assert eight.amdahl == pytest.approx(1.5)
+    assert eight.efficiency * eight.ideal_images_per_s == pytest.approx(eight.images_per_s)
+    assert (eight.hidden_efficiency, many.hidden_efficiency) == (1.0, 0.25)
+    assert eight.exposed_efficiency == pytest.approx(60 / 90)
+    assert CURVES[0].speedup(eight) == pytest.approx(8 * 60 / 90)
+
+
+def test_the_page_draws_the_curve_with_its_bounds_and_its_assumptions():
+    from bottleneck_lab.report.html import render_html
+
+    page = render_html(title="scaling", scaling=CURVES)
+    assert "Emulated device" in page
+    assert all(line in page for line in ("modelled: a link", "modelled: a tree", "4096", "(Amdahl)"))
+    assert page.count('class="dot ring replayed"') == 1 + 2
+    assert page.count('class="dot ring"') == 2 + 2
+    assert all(f'class="curve {name}"' in page for name in ("ideal", "hidden", "exposed", "ring", "tree"))
+
+
+def test_the_curve_fits_eighty_columns_and_says_which_points_ran():
+    import io
+
+    from rich.console import Console
+
+    from bottleneck_lab.report.console_scaling import render_scaling
+
+    out = io.StringIO()
+    render_scaling(CURVES, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if "*  " in line] == ["4*", "8*"]
+    assert "1.50x as fast (Amdahl)" in " ".join(out.getvalue().split())
+
+
+def test_a_verdict_s_curves_come_back_and_anything_else_is_none():
+    assert curves({"curves": msgspec.to_builtins(CURVES)}) == CURVES
+    assert curves({}) == curves({"curves": [{"algorithm": "star"}]}) == []

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.analysis.scaling import Sweep
 from bottleneck_lab.capture.emulated import add_device_rows
 from bottleneck_lab.catalog import Device, Lab, hash_files
 from bottleneck_lab.errors import CaptureError, UsageError
@@ -48,22 +49,12 @@ def run_workload(
     data: Path,
     home: Path,
     on_line: OnLine,
-    ranks: list[int] | None = None,
 ) -> int:
-    """Runs the workload as it stands, line by line to `on_line`; its exit status.
-
-    `ranks`: numbers of ranks that a distributed script's modelled scaling is carried on to; other workloads take none.
-    """
-    if ranks and (lab.spec.measure, device) != ("ranks", "virtual"):
-        raise UsageError(
-            f"{lab.slug} on {device} has no modelled ranks.", "Leave out `--ranks`; `ddp-scaling` has them."
-        )
+    """Runs the workload as it stands, line by line to `on_line`; its exit status."""
     with Janitor() as janitor:
         context = _context(lab, device, workspace, data, home, janitor)
         if lab.spec.measure == "feed":
             return _run_fed(context, on_line)
-        if lab.spec.measure == "ranks" and device == "virtual":
-            return _run_ranks(context, ranks or [], on_line)
         command = [sys.executable, "-u", str(workspace / lab.spec.entry)]
         if lab.spec.measure == "ranks":
             command[2:2] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu"]
@@ -90,15 +81,21 @@ def _run_fed(context: Context, on_line: OnLine) -> int:
     return status
 
 
-def _run_ranks(context: Context, ranks: list[int], on_line: OnLine) -> int:
+def scale_workload(
+    lab: Lab, workspace: Path, device: Device, ranks: list[int], *, data: Path, home: Path, progress: Progress
+) -> list[Sweep]:
+    """A distributed lab's script on emulated ranks, its modelled scaling carried on to `ranks`. Raises CaptureError when the script fails."""
     from bottleneck_lab.measure import ranks as kind
 
-    try:
-        kind.run(context, ranks, on_line)
-    except LearnerFault as fault:
-        on_line(fault.detail)
-        return 1
-    return 0
+    with Janitor() as janitor:
+        context = _context(lab, device, workspace, data, home, janitor)
+        context.progress = progress
+        try:
+            return kind.run(context, ranks)
+        except LearnerFault as fault:
+            raise CaptureError(
+                fault.detail, "Mend `train.py`, or take the shipped one back with `lab reset`."
+            ) from fault
 
 
 def profile(

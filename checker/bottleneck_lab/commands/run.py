@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bottleneck_lab.commands.ui import DeviceName, NoWait
 
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Device
+    from bottleneck_lab.workspace.folder import Workspace
+
 EXAMPLE = "lab run --device cpu"
+SCALING_PAGE = "scaling.html"
 
 
 Ranks = Annotated[
@@ -23,32 +28,63 @@ Ranks = Annotated[
 
 def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = None) -> None:
     """Run the workload as it stands in this folder, and print what it prints."""
-    from bottleneck_lab.capture import run_workload
     from bottleneck_lab.capture.doctor import require_torch
-    from bottleneck_lab.commands.ui import data_folder, device_for, here, note, say, waiting
-    from bottleneck_lab.errors import ExitCode
-    from bottleneck_lab.workspace.home import home
+    from bottleneck_lab.commands.ui import device_for, here, note, waiting
+    from bottleneck_lab.errors import UsageError
 
     workspace = here()
     workspace.require_current()
     require_torch()
-    lab = workspace.lab
-    chosen, data = device_for(lab, device, workspace.info.device), data_folder(lab)
+    lab, numbers = workspace.lab, _numbers(ranks)
+    chosen = device_for(lab, device, workspace.info.device)
+    scales = (lab.spec.measure, chosen) == ("ranks", "virtual")
+    if numbers and not scales:
+        raise UsageError(
+            f"{lab.slug} on {chosen} has no modelled ranks.", "Leave out `--ranks`; `ddp-scaling` on virtual has them."
+        )
     first = " Its speed is first set by what this machine can load." if lab.spec.measure == "feed" else ""
     note(f"Running {lab.spec.entry} on {chosen}.{first if chosen == 'virtual' else ''}")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
-        status = run_workload(
-            lab,
-            workspace.root,
-            chosen,
-            data=data,
-            home=home(),
-            on_line=lambda line: say(line.rstrip("\n")),
-            ranks=_numbers(ranks),
-        )
+        if scales:
+            _scale(workspace, chosen, numbers)
+        else:
+            _run(workspace, chosen)
+
+
+def _run(workspace: Workspace, device: Device) -> None:
+    from bottleneck_lab.capture import run_workload
+    from bottleneck_lab.commands.ui import data_folder, say
+    from bottleneck_lab.errors import ExitCode
+    from bottleneck_lab.workspace.home import home
+
+    status = run_workload(
+        workspace.lab,
+        workspace.root,
+        device,
+        data=data_folder(workspace.lab),
+        home=home(),
+        on_line=lambda line: say(line.rstrip("\n")),
+    )
     if status:
         say(f"The workload ended with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
+
+
+def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
+    """Runs a distributed script on emulated ranks; its scaling curve in the terminal, and drawn in `scaling.html`."""
+    from bottleneck_lab.capture.workload import scale_workload
+    from bottleneck_lab.commands.ui import console, data_folder, note, progress
+    from bottleneck_lab.report.console_scaling import render_scaling
+    from bottleneck_lab.report.html import render_html
+    from bottleneck_lab.workspace.home import home
+
+    lab = workspace.lab
+    with progress() as show:
+        found = scale_workload(lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show)
+    render_scaling(found, console())
+    page = workspace.root / SCALING_PAGE
+    page.write_text(render_html(title=f"{lab.slug}: how it scales", scaling=found), encoding="utf-8")
+    note(f"The curve is drawn in {SCALING_PAGE}; after a check `lab report --html` draws it too.")
 
 
 def _numbers(text: str | None) -> list[int]:

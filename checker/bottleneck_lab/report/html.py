@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.markup import Markup, join, tag
 from bottleneck_lab.report.packing import pack_timeline
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
+from bottleneck_lab.report.page_scaling import scaling_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
 from bottleneck_lab.report.page_verdict import (
@@ -36,6 +38,7 @@ def render_html(
     diagnosis: Sequence[Answered] = (),
     comparison: Comparison | None = None,
     environment: Mapping[str, str] | None = None,
+    scaling: Sequence[Sweep] = (),
     warning: str = "",
 ) -> str:
     """The whole page. What is not given is left out.
@@ -43,9 +46,11 @@ def render_html(
     `attempts` stand oldest first; `environment` is that of the capture; `warning` is what a reader must know before all else.
     """
     verdict = attempts[-1] if attempts else None
-    emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual"))
+    scaling = scaling or (curves(verdict.measurement) if verdict else ())
+    emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual") or scaling)
     sections = {
         "The check": verdict_section(verdict) if verdict else None,
+        "How it scales": scaling_section(scaling),
         "Where the time went": time_section(summary) if summary else None,
         "Timeline": timeline_section(pack_timeline(timeline), events=timeline.events) if timeline else None,
         "Kernel counters": counters_section(timeline) if timeline and timeline.counters else None,

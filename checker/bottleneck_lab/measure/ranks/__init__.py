@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bottleneck_lab.analysis.scaling import Sweep
     from bottleneck_lab.measure.context import Context, Measured
-    from bottleneck_lab.measure.ranks.sweep import Sweep
 
 
 def measure(context: Context) -> Measured:
@@ -37,8 +37,8 @@ def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> 
     return profile_virtual(context, trace, on_line)
 
 
-def run(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> list[Sweep]:
-    """Runs the workspace's script on 4 and 8 emulated ranks and carries its modelled throughput on to `ranks`. Raises LearnerFault."""
+def run(context: Context, ranks: list[int]) -> list[Sweep]:
+    """Runs the workspace's script on 4 and 8 emulated ranks and carries its modelled scaling on to `ranks`. Raises LearnerFault."""
     from bottleneck_lab.measure.ranks.virtual import run_virtual
 
-    return run_virtual(context, ranks, on_line)
+    return run_virtual(context, ranks)

@@ -21,6 +21,7 @@ from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.criteria import grade_check, grade_value
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs
 from bottleneck_lab.measure.ranks.figures import TOLERANCE
@@ -146,51 +147,62 @@ def launch(
 ) -> CudaRun:
     """Runs the script under torchrun on `world` ranks; every step's end is stamped here, by this process' clock. Raises LearnerFault."""
     scratch.mkdir(parents=True)
+    job = CudaJob(
+        world=world,
+        backend=backend,
+        folder=str(folder),
+        entry=context.lab.spec.entry,
+        ticks=str(scratch / "ticks"),
+        moved=str(scratch / "moved"),
+        seed=seed,
+        classes=costs.stand_in.classes,
+        micro_batches=costs.micro_batches,
+        trace=trace,
+        **shape,
+    )
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(scratch / "ticks"))
+        listener.bind(job.ticks)
         listener.listen(1)
-        job = CudaJob(
-            world=world,
-            backend=backend,
-            folder=str(folder),
-            entry=context.lab.spec.entry,
-            ticks=str(scratch / "ticks"),
-            moved=str(scratch / "moved"),
-            seed=seed,
-            classes=costs.stand_in.classes,
-            micro_batches=costs.micro_batches,
-            trace=trace,
-            **shape,
-        )
-        launcher = [
-            "--nnodes=1",
-            f"--nproc-per-node={world}",
-            "--master-addr=127.0.0.1",
-            "--local-addr=127.0.0.1",
-            f"--master-port={_free_port()}",
-        ]
-        launcher += ["-m", "bottleneck_lab.measure.ranks.torchrun", msgspec.json.encode(job).decode()]
-        worker = Worker(
-            launcher,
-            Paths(scratch, [folder]),
-            LIMITS,
-            pass_fds=[],
-            cores=None,
-            threads=1,
-            gpu=backend == "nccl",
-            janitor=context.janitor,
-            module="torch.distributed.run",
-        )
+        worker = _start(job, Paths(scratch, [folder]), context.janitor)
         stack.callback(worker.end)
         ends = _stamp(listener, job.steps, worker)
         timed = np.diff(ends[min(WARMUP, job.steps - 2) :])
-        values = np.fromfile(scratch / "moved", np.float32, costs.elements + 1)
-        if len(values) != costs.elements + 1:
-            raise LearnerFault(
-                "wrong output", f"The job left {len(values) - 1} parameters; the model has {costs.elements}."
-            )
-        return CudaRun(world, statistics.median(timed.tolist()), values[1:], bool(values[0] == 1.0), worker.isolation)
+        agree, moved = _moved(Path(job.moved), costs.elements)
+        return CudaRun(world, statistics.median(timed.tolist()), moved, agree, worker.isolation)
+
+
+def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
+    """torchrun on this machine, with one process a rank."""
+    launcher = [
+        "--nnodes=1",
+        f"--nproc-per-node={job.world}",
+        "--master-addr=127.0.0.1",
+        "--local-addr=127.0.0.1",
+        f"--master-port={_free_port()}",
+        "-m",
+        "bottleneck_lab.measure.ranks.torchrun",
+        msgspec.json.encode(job).decode(),
+    ]
+    return Worker(
+        launcher,
+        paths,
+        LIMITS,
+        pass_fds=[],
+        cores=None,
+        threads=1,
+        gpu=job.backend == "nccl",
+        janitor=janitor,
+        module="torch.distributed.run",
+    )
+
+
+def _moved(file: Path, elements: int) -> tuple[bool, np.ndarray[Any, Any]]:
+    """Whether all ranks ended alike, and how far training moved rank 0's parameters. Raises LearnerFault when the job left something else."""
+    values = np.fromfile(file, np.float32, elements + 1)
+    if len(values) != elements + 1:
+        raise LearnerFault("wrong output", f"The job left {len(values) - 1} parameters; the model has {elements}.")
+    return bool(values[0] == 1.0), values[1:]
 
 
 def _free_port() -> int:

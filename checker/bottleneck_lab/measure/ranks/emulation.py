@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import CostTable, load_fabric
-from bottleneck_lab.measure.ranks.protocol import Event
+from bottleneck_lab.measure.ranks.protocol import OK, Event
 from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.server import FabricServer
 from bottleneck_lab.measure.wire import Arena
@@ -138,47 +139,103 @@ class Run:
         ]
 
 
-def emulate(
-    folder: Path,
-    entry: str,
-    costs: CostTable,
-    world: int,
-    secret: Secret,
-    scratch: Path,
-    janitor: Janitor,
-    *,
-    progress: Callable[[float], None] = lambda _share: None,
-) -> Run:
-    """Runs the script in `folder` on `world` emulated ranks.
+@dataclass
+class _Shared:
+    """What the verifier shares with ranks: for each run a pair of sockets a rank, memory a rank, a region for results, and the line that starts runs."""
 
-    Raises Violation when it breaks a rule, crashes or hangs; every process is ended and every descriptor closed in any case.
+    runs: list[list[tuple[socket.socket, socket.socket]]]
+    arenas: list[Arena]
+    result: Arena
+    go: tuple[socket.socket, socket.socket]
+
+    @classmethod
+    def create(cls, stack: contextlib.ExitStack, worlds: list[int], size: int) -> _Shared:
+        """Everything is closed with `stack`. Runs come one after the other, so they use the same memory."""
+
+        def pair() -> tuple[socket.socket, socket.socket]:
+            ours, theirs = socket.socketpair()
+            stack.callback(ours.close)
+            stack.callback(theirs.close)
+            return ours, theirs
+
+        def arena() -> Arena:
+            made = Arena.create(size)
+            stack.callback(made.close)
+            return made
+
+        runs = [[pair() for _ in range(world)] for world in worlds]
+        return cls(runs, [arena() for _ in range(max(worlds))], arena(), pair())
+
+    def job(self, folder: Path, entry: str) -> dict[str, Any]:
+        """What the worker is told: descriptors by their numbers, and where the script lies."""
+        return {
+            "sockets": [[theirs.fileno() for _, theirs in run] for run in self.runs],
+            "arenas": [arena.fd for arena in self.arenas],
+            "result": self.result.fd,
+            "go": self.go[1].fileno(),
+            "folder": str(folder),
+            "entry": entry,
+        }
+
+    def close_theirs(self) -> None:
+        """A rank's death is seen only once nobody here holds its end."""
+        for _, theirs in (*(pair for run in self.runs for pair in run), self.go):
+            theirs.close()
+
+
+class Crew:
+    """A worker that has torch imported, and forks the ranks of one run after the other from it."""
+
+    def __init__(self, shared: _Shared, worker: Worker, costs: CostTable) -> None:
+        self._shared = shared
+        self._worker = worker
+        self._costs = costs
+        self._runs = iter(shared.runs)
+
+    def run(self, secret: Secret, progress: Callable[[float], None] = lambda _share: None) -> Run:
+        """The script on the next number of ranks. Raises Violation when it breaks a rule, crashes or hangs."""
+        pairs = next(self._runs)
+        links = [(ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)]
+        server = FabricServer(
+            links, self._shared.result, self._costs, load_fabric(), partial(secret.batch, self._costs)
+        )
+        with contextlib.suppress(BrokenPipeError):  # the worker is dead, which its ranks' sockets tell as well
+            self._shared.go[0].sendall(OK)
+        try:
+            server.serve(LIMITS.total_s, SILENCE_S, lambda step: progress(step / secret.steps))
+        except Violation as violation:
+            raise _with_last_words(violation, self._worker) from None
+        return Run(
+            len(links),
+            self._costs,
+            [link.clock for link in server.links],
+            server.links[0].ledger.reduced_bytes,
+            server.gradients,
+            server.start,
+            server.recorded,
+            [server.parameters(rank) for rank in range(len(links))],
+            self._worker.isolation,
+        )
+
+
+@contextlib.contextmanager
+def crew(
+    folder: Path, entry: str, costs: CostTable, worlds: list[int], scratch: Path, janitor: Janitor
+) -> Iterator[Crew]:
+    """A crew for the script in `folder`, for one run on each of `worlds` ranks in this order.
+
+    When it is left, every process is ended and every descriptor closed.
     """
-    size = 4 * costs.elements + _SPARE_BYTES
     scratch.mkdir(parents=True)
     shutil.copytree(folder, scratch / "code")
     with contextlib.ExitStack() as stack:
-        pairs = [socket.socketpair() for _ in range(world)]
-        arenas = [Arena.create(size) for _ in range(world)]
-        result = Arena.create(size)
-        for pair in pairs:
-            stack.callback(pair[0].close)
-            stack.callback(pair[1].close)
-        for arena in (*arenas, result):
-            stack.callback(arena.close)
-        job = {
-            "world": world,
-            "sockets": [theirs.fileno() for _, theirs in pairs],
-            "arenas": [arena.fd for arena in arenas],
-            "result": result.fd,
-            "folder": str(scratch / "code"),
-            "entry": entry,
-        }
-        inherited = [*job["sockets"], *job["arenas"], result.fd]  # type: ignore[misc]  # lists of int, in a mixed dict
+        shared = _Shared.create(stack, worlds, 4 * costs.elements + _SPARE_BYTES)
+        job = shared.job(scratch / "code", entry)
         worker = Worker(
             [msgspec.json.encode(job).decode()],
             Paths(scratch),
             LIMITS,
-            pass_fds=inherited,
+            pass_fds=[*chain(*job["sockets"]), *job["arenas"], job["result"], job["go"]],
             cores=None,
             threads=1,
             gpu=False,
@@ -186,31 +243,16 @@ def emulate(
             module="bottleneck_lab.measure.ranks.rank",
         )
         stack.callback(worker.end)
-        for _, theirs in pairs:
-            theirs.close()
-        server = FabricServer(
-            [(ours, arena) for (ours, _), arena in zip(pairs, arenas, strict=True)],
-            result,
-            costs,
-            load_fabric(),
-            partial(secret.batch, costs),
-        )
-        try:
-            server.serve(LIMITS.total_s, SILENCE_S, lambda step: progress(step / secret.steps))
-        except Violation as violation:
-            raise _with_last_words(violation, worker) from None
-        parameters = [server.parameters(rank) for rank in range(world)]
-        return Run(
-            world,
-            costs,
-            [link.clock for link in server.links],
-            server.links[0].ledger.reduced_bytes,
-            server.gradients,
-            server.start,
-            server.recorded,
-            parameters,
-            worker.isolation,
-        )
+        shared.close_theirs()
+        yield Crew(shared, worker, costs)
+
+
+def emulate(
+    folder: Path, entry: str, costs: CostTable, world: int, secret: Secret, scratch: Path, janitor: Janitor
+) -> Run:
+    """One run of the script in `folder` on `world` emulated ranks. Raises Violation."""
+    with crew(folder, entry, costs, [world], scratch, janitor) as ranks:
+        return ranks.run(secret)
 
 
 def _with_last_words(violation: Violation, worker: Worker) -> Violation:

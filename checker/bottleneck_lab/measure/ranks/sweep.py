@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
+from bottleneck_lab.analysis.scaling import Point, Sweep
 from bottleneck_lab.measure.ranks.clock import RankClock
 from bottleneck_lab.measure.ranks.costs import Algorithm, Fabric, load_fabric
 from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run
@@ -13,36 +10,7 @@ from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, commun
 from bottleneck_lab.measure.ranks.protocol import Event, Kind
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-
-
-class Point(msgspec.Struct, frozen=True):
-    """Modelled throughput at one number of ranks.
-
-    `lost_ms`: what a step takes longer than on one rank. `ideal`: the throughput of one rank times their number. `bound`: the most that this
-    script's bytes allow, were all of its communication hidden. `source`: `reducer` where so many ranks really ran, else `replayed`.
-    """
-
-    ranks: int
-    nodes: int
-    step_ms: float
-    lost_ms: float
-    images_per_s: float
-    ideal_images_per_s: float
-    bound_images_per_s: float
-    source: Literal["reducer", "replayed"]
-
-    @property
-    def efficiency(self) -> float:
-        """Share (0–1) of the ideal."""
-        return self.images_per_s / self.ideal_images_per_s
-
-
-class Sweep(msgspec.Struct, frozen=True):
-    """A scaling curve and what it rests on, to be shown with it."""
-
-    algorithm: Algorithm
-    points: list[Point]
-    assumptions: list[str]
+"""Numbers of ranks that a check carries its curve on to."""
 
 
 class _Replayed:
@@ -83,15 +51,13 @@ class _Replayed:
     def point(self, world: int, run: Run | None) -> Point:
         """One point of the curve, from the run where there was one."""
         step_us = run.step_ms * 1e3 if run else self.step_us(world)
-        images = world * self.costs.micro_batches * self.costs.images
         return Point(
             ranks=world,
             nodes=self.fabric.nodes(world),
             step_ms=step_us / 1e3,
-            lost_ms=(step_us - self.alone_us) / 1e3,
-            images_per_s=images / step_us * 1e6,
-            ideal_images_per_s=images / self.alone_us * 1e6,
-            bound_images_per_s=images / max(self.alone_us, self.link_us(world)) * 1e6,
+            alone_ms=self.alone_us / 1e3,
+            link_ms=self.link_us(world) / 1e3,
+            images_per_s=world * self.costs.micro_batches * self.costs.images / step_us * 1e6,
             source="reducer" if run else "replayed",
         )
 
@@ -104,20 +70,14 @@ def sweep(runs: dict[int, Run], ranks: list[int], algorithm: Algorithm = "ring")
 
 
 def _assumptions(runs: dict[int, Run], algorithm: Algorithm) -> list[str]:
-    real = ", ".join(map(str, sorted(runs))) if algorithm == "ring" else "no number of"
-    shape = "one ring through all ranks" if algorithm == "ring" else "a ring inside each node and a tree of nodes"
+    batch = "the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures"
+    if algorithm == "ring":
+        real = " and ".join(map(str, sorted(runs)))
+        return [
+            f"points at {real} ranks: the real reducer in real processes; all others: rank 0's recorded events replayed, every rank alike",
+            f"all-reduce: one ring through all ranks; {batch}",
+        ]
     return [
-        f"points at {real} ranks: the real reducer in real processes; all others: rank 0's recorded events replayed, every rank alike",
-        f"all-reduce: {shape}; the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures",
+        "every point: rank 0's recorded events replayed, every rank alike; the reducer ran with the ring only",
+        f"all-reduce: a ring inside each node and a tree of nodes; {batch}",
     ]
-
-
-def render_lines(curve: Sweep) -> list[str]:
-    """The curve as a table in plain text, with its assumptions below."""
-    head = f"{'ranks':>6} {'nodes':>6} {'step ms':>9} {'lost ms':>9} {'images/s':>10} {'ideal':>10} {'all hidden':>10} {'efficiency':>10}  from"
-    rows = [
-        f"{p.ranks:6} {p.nodes:6} {p.step_ms:9.2f} {p.lost_ms:9.2f} {p.images_per_s:10.0f} {p.ideal_images_per_s:10.0f} "
-        f"{p.bound_images_per_s:10.0f} {p.efficiency:10.0%}  {p.source}"
-        for p in curve.points
-    ]
-    return [f"modelled scaling, {curve.algorithm} all-reduce", head, *rows, *curve.assumptions]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.scaling import Sweep
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs, load_fabric
-from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, emulate
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, crew
 from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.sweep import Sweep, render_lines, sweep
+from bottleneck_lab.measure.ranks.sweep import RANKS, sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 
 FEW, MANY = 4, 8
@@ -22,40 +25,53 @@ FEW, MANY = 4, 8
 
 def measure_virtual(context: Context) -> Measured:
     """Four emulated runs. Raises LearnerFault for what the script did, VerifierFault when the shipped script itself fails."""
-    secret = Secret.draw(np.random.default_rng(context.rng.getrandbits(128)))
-    theirs, shipped = {}, {}
-    for number, world in enumerate((MANY, FEW)):
-        theirs[world] = _run(context, context.submission, "learner", world, secret, number / 2)
-        shipped[world] = _run(context, context.pristine(), "reference", world, secret, number / 2 + 0.25)
+    rng = np.random.default_rng(context.rng.getrandbits(128))
+    secrets = {world: Secret.draw(rng) for world in (MANY, FEW)}
+    theirs = _runs(context, context.submission, "learner", secrets, 0.0, 0.5)
+    shipped = _runs(context, context.pristine(), "reference", secrets, 0.5, 1.0)
     measurement = compare(theirs, shipped)
     specs = context.lab.spec.devices[context.device].criteria
     return Measured(
         results(measurement, specs),
         isolation=theirs[MANY].isolation,
-        details=measurement.details() | {"steps": secret.steps},
+        details=measurement.details()
+        | {f"steps_{world}": secret.steps for world, secret in secrets.items()}
+        | {"curves": msgspec.to_builtins(curves(theirs, RANKS))},
         notes=notes(measurement, load_costs(context.lab.path)),
         speedup=measurement.speedup if measurement.problem is None else None,
     )
 
 
-def _run(context: Context, folder: Path, role: str, world: int, secret: Secret, done: float) -> Run:
-    scratch = context.janitor.folder / f"{role}-{world}"
-    doing = f"{'your' if role == 'learner' else 'the shipped'} script on {world} emulated ranks"
-    try:
-        return emulate(
-            folder,
-            context.lab.spec.entry,
-            load_costs(context.lab.path),
-            world,
-            secret,
-            scratch,
-            context.janitor,
-            progress=lambda share: context.progress(doing, done + share / 4),
-        )
-    except Violation as violation:
-        if role == "learner":
-            raise LearnerFault(violation.reason, f"On {world} emulated ranks: {violation.sentence}") from violation
-        raise VerifierFault(f"The shipped script failed on {world} emulated ranks: {violation.sentence}") from violation
+def _runs(
+    context: Context, folder: Path, role: str, secrets: dict[int, Secret], start: float, end: float
+) -> dict[int, Run]:
+    """The script in `folder` on as many ranks as `secrets` names, in their order; progress from `start` to `end`, by ranks and steps."""
+    found: dict[int, Run] = {}
+    owner = "your" if role == "learner" else "the shipped"
+    done, each = start, (end - start) / sum(secrets)
+    scratch = context.janitor.folder / role
+    with crew(
+        folder, context.lab.spec.entry, load_costs(context.lab.path), list(secrets), scratch, context.janitor
+    ) as ranks:
+        for world, secret in secrets.items():
+            doing = f"{owner} script on {world} emulated ranks"
+            context.progress(doing, done)
+            try:
+                found[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
+            except Violation as violation:
+                raise _blame(violation, role, world) from violation
+            done += each * world
+    return found
+
+
+def _show(context: Context, doing: str, start: float, part: float, share: float) -> None:
+    context.progress(doing, start + share * part)
+
+
+def _blame(violation: Violation, role: str, world: int) -> LearnerFault | VerifierFault:
+    if role == "learner":
+        return LearnerFault(violation.reason, f"On {world} emulated ranks: {violation.sentence}")
+    return VerifierFault(f"The shipped script failed on {world} emulated ranks: {violation.sentence}")
 
 
 def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement:
@@ -117,7 +133,7 @@ def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], obje
     """One emulated run on many ranks, written as one trace a rank."""
     secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
     try:
-        run = _run(context, context.submission, "learner", MANY, secret, 0.0)
+        run = _runs(context, context.submission, "learner", {MANY: secret}, 0.0, 1.0)[MANY]
     except LearnerFault as fault:
         on_line(f"{fault.detail}\n")
         return 1
@@ -126,20 +142,12 @@ def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], obje
     return 0
 
 
-def run_virtual(context: Context, ranks: list[int], on_line: Callable[[str], object]) -> list[Sweep]:
+def run_virtual(context: Context, ranks: list[int]) -> list[Sweep]:
     """The script on few and many emulated ranks, and its curve over `ranks` for both shapes of all-reduce that the link model has."""
-    secret = Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62))
-    runs = {
-        world: _run(context, context.submission, "learner", world, secret, number / 2)
-        for number, world in enumerate((FEW, MANY))
-    }
-    for world, run in runs.items():
-        on_line(
-            f"modelled, {world} virtual GPUs: {run.step_ms:.2f} ms a step, {run.images_per_s:.0f} images/s, "
-            f"{run.overlap_share:.0%} of communication hidden\n"
-        )
-    curves = [sweep(runs, sorted({*ranks, 1, 2, FEW, MANY}), algorithm) for algorithm in ("ring", "tree")]
-    for curve in curves:
-        for line in render_lines(curve):
-            on_line(f"{line}\n")
-    return curves
+    secrets = {world: Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62)) for world in (MANY, FEW)}
+    return curves(_runs(context, context.submission, "learner", secrets, 0.0, 1.0), ranks)
+
+
+def curves(runs: dict[int, Run], ranks: list[int]) -> list[Sweep]:
+    """The curve through one rank, two, those that ran, and `ranks`, with a ring and with a tree."""
+    return [sweep(runs, sorted({*ranks, 1, 2, *runs}), algorithm) for algorithm in ("ring", "tree")]

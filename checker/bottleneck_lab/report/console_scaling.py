@@ -1,0 +1,60 @@
+"""A scaling curve in the terminal: a bar for each number of ranks, with its bound marked, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck_lab.analysis.scaling import Point, Sweep, assumptions
+from bottleneck_lab.report import words
+from bottleneck_lab.report.terminal import Sheet
+
+_TITLES = {
+    "ring": "All-reduce as one ring through all ranks",
+    "tree": "All-reduce as a ring in each node and a tree of nodes",
+}
+
+
+def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
+    """What a learner sees after `lab run` of a distributed lab."""
+    sheet = Sheet(console)
+    sheet.line("How it scales: modelled, on virtual GPUs", style="bold")
+    for curve in curves:
+        sheet.heading(_TITLES[curve.algorithm])
+        sheet.line(
+            f"{'ranks':>6} {'step ms':>9} {'images/s':>10} {'of ideal':>8}  bar: share of the ideal", style="dim"
+        )
+        for point in curve.points:
+            sheet.write(Text(_row(sheet, point)))
+        if any(point.source == "reducer" for point in curve.points):
+            sheet.line("* from the real reducer in real processes; the others are replayed", style="dim", indent=1)
+        sheet.line(
+            f"{sheet.signs.target} what would be reached if all communication ran under computation",
+            style="dim",
+            indent=1,
+        )
+        _tell_amdahl(sheet, curve)
+    sheet.heading("What these figures rest on")
+    for line in assumptions(curves):
+        sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")
+
+
+def _row(sheet: Sheet, point: Point) -> str:
+    width = max(10, min(36, sheet.width - 42))
+    bar = sheet.bar(low=point.efficiency, high=point.efficiency, end=1.0, width=width, target=point.hidden_efficiency)
+    mark = "*" if point.source == "reducer" else " "
+    share = words.format_share_column(point.efficiency)
+    return f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.images_per_s:10,.0f} {share:>8}  {bar}"
+
+
+def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:
+    """What hiding communication can bring where the script really ran, and where the curve ends."""
+    real = [point for point in curve.points if point.source == "reducer"]
+    for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
+        sheet.line(
+            f"On {point.ranks} ranks {point.lost_ms:.1f} of {point.step_ms:.1f} ms a step are lost to communication: "
+            f"without them {point.amdahl:.2f}x as fast (Amdahl), with all of it hidden {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
+            indent=1,
+        )
