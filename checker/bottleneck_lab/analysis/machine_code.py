@@ -39,6 +39,8 @@ ARCHITECTURES = {
     120: Architecture(warps=48, blocks=24, shared_bytes=100 << 10),
 }
 _REGISTER_UNIT, _SHARED_UNIT, _WARP_UNIT = 256, 128, 4
+USUAL_THREADS = 256
+"""Threads a block where the kernel does not state a bound."""
 
 
 class Occupancy(msgspec.Struct, frozen=True):
@@ -77,9 +79,12 @@ class KernelReport(msgspec.Struct, frozen=True):
         return sum(self.tensor_core.values())
 
     def occupancy(self, threads: int | None = None, dynamic_shared_bytes: int = 0) -> Occupancy:
-        """What fits with this many threads a block (default: the kernel's launch bound, else 256)."""
+        """What fits with this many threads a block (default: the kernel's launch bound, else USUAL_THREADS)."""
         return occupancy(
-            self.arch, self.registers, self.shared_bytes + dynamic_shared_bytes, threads or self.max_threads or 256
+            self.arch,
+            self.registers,
+            self.shared_bytes + dynamic_shared_bytes,
+            threads or self.max_threads or USUAL_THREADS,
         )
 
 
@@ -200,8 +205,8 @@ def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
 
 
 def describe(report: KernelReport, threads: int | None = None, dynamic_shared_bytes: int = 0) -> list[str]:
-    """What a learner should know about a kernel, one sentence each, the gravest first."""
-    return [*faults(report), *_resources(report, report.occupancy(threads, dynamic_shared_bytes), dynamic_shared_bytes)]
+    """What a learner should know about a kernel, one sentence each, the gravest first. `threads` a block: as many as it may have, unless given."""
+    return [*faults(report), *_resources(report, threads or report.max_threads or USUAL_THREADS, dynamic_shared_bytes)]
 
 
 def faults(report: KernelReport) -> list[str]:
@@ -223,15 +228,15 @@ def faults(report: KernelReport) -> list[str]:
     return found
 
 
-def _resources(report: KernelReport, fit: Occupancy, dynamic_shared_bytes: int) -> list[str]:
+def _resources(report: KernelReport, threads: int, dynamic_shared_bytes: int) -> list[str]:
     """Tensor-core instructions, registers and shared memory, and how many blocks they let on a multiprocessor."""
+    fit = report.occupancy(threads, dynamic_shared_bytes)
     shared = f"{report.shared_bytes + dynamic_shared_bytes:,} bytes of shared memory a block"
-    asked = "" if dynamic_shared_bytes else ", not counting what is asked for at launch"
-    blocks = "1 block fits" if fit.blocks == 1 else f"{fit.blocks} blocks fit"
+    asked = "" if dynamic_shared_bytes else " besides what is asked for at launch"
+    cores = f"{report.tensor_core_instructions} tensor-core instructions ({', '.join(report.tensor_core)})."
     return [
-        f"{report.tensor_core_instructions} tensor-core instructions ({', '.join(report.tensor_core)})."
-        if report.tensor_core
-        else "",
+        *([cores] if report.tensor_core else []),
         f"{report.registers} registers a thread, {shared}{asked}.",
-        f"{blocks} a multiprocessor of sm_{report.arch}: {fit.share:.0%} of its warps, limited by {fit.limit}.",
-    ][0 if report.tensor_core else 1 :]
+        f"At {threads} threads a block {fit.blocks} {'block fits' if fit.blocks == 1 else 'blocks fit'} a multiprocessor of sm_{report.arch}: "
+        f"{fit.share:.0%} of its warps, limited by {fit.limit}.",
+    ]
