@@ -129,6 +129,22 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
     ]
 
 
+def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
+    """Nanoseconds of each single call without what it calls, by operator, in the order of the calls: of the device, or of the CPU where that is the device."""
+    parent = _nearest(calls, OPERATOR)
+    if len(timeline.device):
+        own = _gathered(calls, parent)
+    else:
+        own = calls.table.end - calls.table.start
+        child = (calls.layer == OPERATOR) & (parent >= 0)
+        np.subtract.at(own, parent[child], (calls.table.end - calls.table.start)[child])
+    rows = np.flatnonzero(calls.layer == OPERATOR)
+    rows = rows[np.argsort(calls.table.name[rows], kind="stable")]
+    names, firsts = np.unique(calls.table.name[rows], return_index=True)
+    parts = np.split(np.maximum(own[rows], 0), firsts[1:])
+    return {timeline.strings[name]: part for name, part in zip(names.tolist(), parts, strict=True)}
+
+
 def _nearest(calls: CallTree, layer: int) -> NDArray[np.int32]:
     """For every row the nearest row above it of the given layer, -1 where there is none."""
     parent, result = calls.tree.parent, np.full(len(calls.table), -1, dtype=np.int32)
