@@ -16,6 +16,8 @@ from bottleneck_lab.measure.compilers import compile_cubin, find_tool
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.process import Limits, bubblewrap
+from bottleneck_lab.measure.session import CallSession
 from bottleneck_lab.measure.triton_rules import forbidden
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
@@ -265,6 +267,21 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "all right\n", done.stderr[-2000:]
+
+
+@pytest.mark.skipif(bubblewrap() is None, reason="needs bubblewrap, which is what can hide a folder")
+def test_on_a_cpu_the_libraries_are_not_even_there(context):
+    """What a kernel calls is checked by name, and it runs where PyTorch is unavailable."""
+    context.device = "cpu"
+    (context.submission / "entry.py").write_text("def load(device):\n    import numpy\n    import torch.nn\n")
+    limits = Limits(start_s=60, call_s=5)
+    with pytest.raises(LearnerFault, match="No module named 'torch"):
+        CallSession.start(context, "learner", context.submission, "entry.py", limits)
+    (context.submission / "entry.py").write_text(
+        "def load(device):\n    import torch\n    return lambda: int(torch.ones(1))\n"
+    )
+    with CallSession.start(context, "reference", context.submission, "entry.py", limits) as reference:
+        assert reference.call([])[1] == [1]
 
 
 # ---- Machine code ----

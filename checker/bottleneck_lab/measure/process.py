@@ -58,10 +58,11 @@ class Limits:
 
 @dataclass
 class Paths:
-    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read."""
+    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read. `hidden` ones are empty to it."""
 
     scratch: Path
     readable: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
 
 
 @cache
@@ -98,6 +99,8 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     readable = [*paths.readable, *([weights] if weights else [])]
     for folder in [*_SYSTEM, *_python_folders(), *map(str, readable)]:
         command += ["--ro-bind-try", folder, folder]
+    for hidden in filter(Path.is_dir, paths.hidden):
+        command += ["--tmpfs", str(hidden)]
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in Path("/dev").glob("nvidia*"):

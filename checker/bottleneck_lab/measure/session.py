@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -126,7 +128,8 @@ class CallSession(Session):
             "--device",
             context.device,
         ]
-        worker = start_worker(context, arguments, folder, limits, [theirs.fileno(), arena.fd])
+        hidden = context.settings.get("hidden", []) if role == "learner" else []
+        worker = start_worker(context, arguments, folder, limits, [theirs.fileno(), arena.fd], hidden=hidden)
         theirs.close()
         session = cls(role, worker, Channel(ours, arena))
         try:
@@ -181,13 +184,19 @@ class CallSession(Session):
 
 
 def start_worker(
-    context: Context, arguments: list[str], folder: Path, limits: Limits, fds: list[int], cores: set[int] | None = None
+    context: Context,
+    arguments: list[str],
+    folder: Path,
+    limits: Limits,
+    fds: list[int],
+    cores: set[int] | None = None,
+    hidden: Sequence[str] = (),
 ) -> Worker:
-    """A worker on `folder`, known to the janitor from the first moment."""
+    """A worker on `folder`, known to the janitor from the first moment. `hidden` packages are not there for it, where a sandbox can hide them."""
     settings = context.settings
     return Worker(
         arguments,
-        Paths(folder, [context.data]),
+        Paths(folder, [context.data], [Path(sysconfig.get_path("purelib"), name) for name in hidden]),
         limits,
         pass_fds=fds,
         cores=cores,
