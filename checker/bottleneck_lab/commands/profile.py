@@ -23,7 +23,9 @@ _Schedule = Annotated[
     str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only so many optimizer steps.")
 ]
 _Metrics = Annotated[str, typer.Option("--metrics", help="ncu: these metrics, by commas, instead of its full set.")]
-_Check = Annotated[str, typer.Option("--check", help="sanitizer: memcheck, racecheck, initcheck or synccheck.")]
+_Check = Annotated[
+    str, typer.Option("--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several by commas.")
+]
 
 
 def command(
@@ -98,13 +100,14 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
     return parts[0], parts[1], parts[2]
 
 
-def _known_check(name: str) -> str:
+def _known_check(names: str) -> str:
     from bottleneck_lab.capture.sanitizer import CHECKS
     from bottleneck_lab.errors import UsageError
 
-    if name not in CHECKS:
-        raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
-    return name
+    for name in names.split(","):
+        if name not in CHECKS:
+            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
+    return names
 
 
 def _profile_program(

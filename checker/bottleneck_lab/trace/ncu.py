@@ -24,6 +24,9 @@ _SCALES = {"nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms
 _SCALES |= {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9}
 _SYNTHETIC = "==PROF== synthetic"
 """How a report of made-up figures begins, among what ncu says before its table (datasets/captures/make.py)."""
+_ONE_BY_ONE = (
+    "ncu runs kernels one at a time: their order and durations are real, the time between them is not recorded"
+)
 _FIXED = (
     "ID",
     "Process ID",
@@ -215,9 +218,6 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
         host,
         make_table(MemoryTable),
         devices=tuple(DeviceInfo(0, device, compute_capability=cc) for device, cc in sorted(capabilities.items())),
-        notes=(
-            *notes,
-            "ncu runs kernels one at a time: their order and durations are real, the time between them is not recorded",
-        ),
+        notes=notes or (_ONE_BY_ONE,),
         counters=tuple(kernels),
     )
