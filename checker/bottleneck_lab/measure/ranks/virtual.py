@@ -49,7 +49,7 @@ def _runs(
     found: dict[int, Run] = {}
     owner = "your" if role == "learner" else "the shipped"
     done, each = start, (end - start) / sum(secrets)
-    scratch = context.janitor.folder / role
+    scratch = context.janitor.folder / f"{role}-ranks"
     with crew(
         folder, context.lab.spec.entry, load_costs(context.lab.path), list(secrets), scratch, context.janitor
     ) as ranks:
