@@ -59,9 +59,9 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time in both: a sweep over all edges, where both are open."""
     if not len(a.start) or not len(b.start):
         return NONE
-    edges = np.concatenate((a.start, b.start, a.end, b.end))
-    change = np.concatenate((np.ones(len(a.start) + len(b.start), np.int8), -np.ones(len(a.end) + len(b.end), np.int8)))
-    order = np.lexsort((change, edges))  # ends before starts, so that touching is no overlap
+    edges = np.concatenate((a.end, b.end, a.start, b.start))
+    change = np.repeat(np.array([-1, 1], dtype=np.int8), len(a.start) + len(b.start))
+    order = np.argsort(edges, kind="stable")  # ends before starts, so that touching is no overlap
     edges, depth = edges[order], np.cumsum(change[order], dtype=np.int64)
     both = np.flatnonzero(depth == 2)
     start, end = edges[both], edges[both + 1]

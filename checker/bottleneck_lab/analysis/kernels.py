@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, take
 
 SHORT_NS = 10_000
 """A kernel below 10 us costs about as much to launch as to run."""
@@ -86,7 +86,7 @@ def find_launches(timeline: Timeline) -> list[LaunchUse]:
     """One entry a device that ran kernels."""
     found = []
     kernels = kernel_rows(timeline.device)
-    for rank, device in sorted(set(zip(kernels.rank.tolist(), kernels.device.tolist(), strict=True))):
+    for rank, device in devices_of(kernels):
         rows = take(kernels, (kernels.rank == rank) & (kernels.device == device))
         found.append(_launch_use(timeline, rows, rank, device))
     return found

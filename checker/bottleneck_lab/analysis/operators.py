@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -70,7 +70,7 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     """Nests the host's rows and hangs every device activity on the runtime call that launched it, or on its operator where no call was recorded."""
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
     start, end = (np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end"))
-    order = np.lexsort((-end, start))
+    order = order_of(start, end)
     del start, end  # a large trace's columns are held one at a time
     table = HostTable(
         *(np.concatenate([getattr(part, column.name) for part in parts])[order] for column in fields(HostTable))

@@ -11,7 +11,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +36,7 @@ from bottleneck_lab.trace.timeline import (
     Thread,
     Timeline,
     concatenate,
+    devices_of,
     make_table,
 )
 
@@ -88,16 +91,39 @@ class _Report:
         """Whether the table is there with a start and an end."""
         return {"start", "end"} <= self.columns.get(table, set())
 
-    def numbers(self, table: str, defaults: dict[str, int], where: str = "") -> NDArray[Any]:
+    def numbers(self, table: str, defaults: dict[str, int], where: str = "TRUE") -> NDArray[Any]:
         """The named columns as 64-bit integers; a column that is missing or a value that is NULL is its default."""
-        there = self.columns.get(table, set())
-        there = there | {"rowid"} if there else there
         dtype = np.dtype([(name, "i8") for name in defaults])
-        if not there:
+        if table not in self.columns:
             return np.empty(0, dtype=dtype)
-        picked = [f"ifnull(CAST({_quoted(n)} AS INTEGER), {d})" if n in there else str(d) for n, d in defaults.items()]
-        cursor = self._connection.execute(f"SELECT {', '.join(picked)} FROM {_quoted(table)} {where}")
-        return np.fromiter(cursor, dtype=dtype)
+        try:
+            return self._read(table, defaults, where, "{}")
+        except (TypeError, ValueError, OverflowError):  # a column holds text or the like: slower, value by value
+            return self._read(table, defaults, where, "CAST({} AS INTEGER)")
+
+    def _read(self, table: str, defaults: dict[str, int], where: str, each: str) -> NDArray[Any]:
+        """What takes the time is making an object of every value: those that are the same in every row are not asked for again and again."""
+        there = self.columns[table] | {"rowid"}
+        values = {name: _value(name, there, default, each) for name, default in defaults.items()}
+        steady = [name for name in values if name in _STEADY]
+        bounds = ", ".join(f"min({values[name]}), max({values[name]})" for name in steady)
+        source = f"FROM {_quoted(table)} WHERE {where}"
+        count, *found = self._connection.execute(
+            f"SELECT {', '.join(filter(None, ('count(*)', bounds)))} {source}"
+        ).fetchone()
+        same = {name: low for name, low, high in zip(steady, found[::2], found[1::2], strict=True) if low == high}
+        asked = [name for name in values if name not in same]
+        cursor = self._connection.execute(f"SELECT {', '.join(values[name] for name in asked)} {source}")
+        flat = np.fromiter(chain.from_iterable(cursor), np.int64, count * len(asked)).reshape(count, len(asked))
+        rows = np.empty(count, dtype=np.dtype([(name, "i8") for name in defaults]))
+        for name in defaults:
+            rows[name] = (same[name] or 0) if name in same else flat[:, asked.index(name)]
+        return rows
+
+    def middle(self, table: str) -> int:
+        """The rowid that halves a table; 0 when it has none."""
+        low, high = self._connection.execute(f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}").fetchone()
+        return ((low or 0) + (high or 0)) // 2
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql).fetchall()
@@ -105,6 +131,22 @@ class _Report:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+_STEADY = ("deviceId", "streamId", "globalPid", "globalTid")
+"""Columns that often hold one value only."""
+_PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
+_FIRSTS = {"kernelName": ("demangledName", "shortName")}
+
+
+def _value(name: str, there: set[str], default: int, each: str) -> str:
+    """SQL for one column of ours, from those of its sources that the table has. `each` is what is done to a source's value."""
+    sources = [each.format(_quoted(n)) for n in _PRODUCTS.get(name, _FIRSTS.get(name, (name,))) if n in there]
+    if not sources:
+        return str(default)
+    if name in _PRODUCTS:
+        return each.format(" * ".join(f"ifnull({source}, {default})" for source in sources))
+    return f"coalesce({', '.join(sources)}, {default})"
 
 
 def load_nsys_report(path: Path) -> Timeline:
@@ -136,8 +178,8 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
     try:
         connection = _opened(path)
         try:
-            with _Calls(path) as calls:
-                return _read(_Report(connection), source, calls)
+            with _Tables(connection, path) as report:
+                return _read(report, source)
         finally:
             connection.close()
     except (sqlite3.Error, ValueError, OverflowError) as error:
@@ -147,7 +189,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
         ) from error
 
 
-def _read(report: _Report, source: Path, calls: _Calls) -> Timeline:
+def _read(report: _Tables, source: Path) -> Timeline:
     known = ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
     if not any(table in report.columns for table in known):
         raise CaptureError(
@@ -159,7 +201,7 @@ def _read(report: _Report, source: Path, calls: _Calls) -> Timeline:
     ranks = _Ranks()
     device = _device(report, strings, ranks, notes)
     threads = _Threads(ranks)
-    runtime = _runtime(calls.rows(report), strings, threads)
+    runtime = _runtime(report.large("CUPTI_ACTIVITY_KIND_RUNTIME"), strings, threads)
     ranges, operators = _nvtx(report, strings, threads)
     empty = make_table(HostTable)
     timeline = Timeline(
@@ -193,8 +235,11 @@ class _Ranks:
         self.pids: dict[int, int] = {}
 
     def of(self, pids: Ints) -> NDArray[np.int32]:
-        for pid in np.unique(pids).tolist():
+        used = np.unique(pids[:1] if (pids == pids[:1]).all() else pids)
+        for pid in used.tolist():
             self.pids.setdefault(pid, len(self.pids))
+        if len(used) == 1:
+            return np.full(len(pids), self.pids[int(used[0])], dtype=np.int32)
         order = np.array(sorted(self.pids), dtype=np.int64)
         numbers = np.array([self.pids[pid] for pid in order.tolist()], dtype=np.int32)
         return numbers[np.searchsorted(order, pids)] if len(pids) else np.empty(0, dtype=np.int32)
@@ -209,7 +254,8 @@ class _Threads:
 
     def of(self, ids: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """(rank, thread) of every row."""
-        used, inverse = np.unique(ids, return_inverse=True)
+        steady = bool(len(ids)) and bool((ids == ids[0]).all())
+        used, inverse = (ids[:1], np.zeros(len(ids), np.int8)) if steady else np.unique(ids, return_inverse=True)
         numbers = np.array([self.ids.setdefault(i, len(self.ids)) for i in used.tolist()], dtype=np.int32)
         return self.ranks.of(pid_of(ids)), numbers[inverse.reshape(-1)] if len(ids) else np.empty(0, dtype=np.int32)
 
@@ -220,59 +266,56 @@ def pid_of(serialised: Ints) -> Ints:
     return result
 
 
-def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
-    common = {"start": -1, "end": -1, "deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
-    parts = []
-    kernels = report.numbers(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        common
-        | {"demangledName": -1, "shortName": -1}
-        | dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1),
+_COMMON = {"start": -1, "end": -1, "deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
+
+
+def _device(report: _Tables, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+    return concatenate(
+        [
+            _kernels(report.large("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
+            _copies(report.numbers("CUPTI_ACTIVITY_KIND_MEMCPY", _COPY_COLUMNS), strings, ranks, notes),
+            *_others(report, strings, ranks, notes),
+        ]
     )
-    kernels = _plausible(kernels, notes)
-    name = strings.look_up(np.where(kernels["demangledName"] >= 0, kernels["demangledName"], kernels["shortName"]))
+
+
+def _kernels(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+    rows = _plausible(rows, notes)
+    name = strings.look_up(rows["kernelName"])
     communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
-    parts.append(
-        _rows(
-            kernels,
-            ranks,
-            name,
-            np.where(communicates[name], int(Kind.COMMUNICATION), int(Kind.KERNEL)),
-            grid=kernels["gridX"] * kernels["gridY"] * kernels["gridZ"],
-            block=kernels["blockX"] * kernels["blockY"] * kernels["blockZ"],
-        )
+    kind = np.where(communicates[name], np.int8(Kind.COMMUNICATION), np.int8(Kind.KERNEL))
+    return _rows(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
+
+
+_COPY_COLUMNS = _COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}
+
+
+def _copies(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+    rows = _plausible(rows, notes)
+    host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
+    return _rows(
+        rows,
+        ranks,
+        _named(strings, rows["copyKind"], _COPY_NAMES, "Memcpy "),
+        Kind.COPY,
+        bytes=rows["bytes"],
+        direction=_mapped(rows["copyKind"], _DIRECTIONS),
+        host_memory=np.where(np.isin(rows["copyKind"], (1, 2)), _mapped(host_side, _HOST_MEMORY), 0),
     )
-    copies = _plausible(
-        report.numbers(
-            "CUPTI_ACTIVITY_KIND_MEMCPY", common | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}
-        ),
-        notes,
-    )
-    host_side = np.where(copies["copyKind"] == 2, copies["dstKind"], copies["srcKind"])
-    parts.append(
-        _rows(
-            copies,
-            ranks,
-            _named(strings, copies["copyKind"], _COPY_NAMES, "Memcpy "),
-            Kind.COPY,
-            bytes=copies["bytes"],
-            direction=_mapped(copies["copyKind"], _DIRECTIONS),
-            host_memory=np.where(np.isin(copies["copyKind"], (1, 2)), _mapped(host_side, _HOST_MEMORY), 0),
-        )
-    )
-    memsets = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_MEMSET", common | {"bytes": 0}), notes)
-    parts.append(
-        _rows(memsets, ranks, np.full(len(memsets), strings.add("Memset")), Kind.MEMSET, bytes=memsets["bytes"])
-    )
-    syncs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", common | {"syncType": 0}), notes)
-    parts.append(_rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), Kind.SYNC))
-    graphs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", common | {"graphId": 0}), notes)
+
+
+def _others(report: _Tables, strings: _Strings, ranks: _Ranks, notes: list[str]) -> Iterator[DeviceTable]:
+    """Memsets, waits, and CUDA graphs that were recorded as wholes."""
+    memsets = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_MEMSET", _COMMON | {"bytes": 0}), notes)
+    yield _rows(memsets, ranks, np.full(len(memsets), strings.add("Memset")), Kind.MEMSET, bytes=memsets["bytes"])
+    syncs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _COMMON | {"syncType": 0}), notes)
+    yield _rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), Kind.SYNC)
+    graphs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _COMMON | {"graphId": 0}), notes)
     if len(graphs):
         notes.append(
             f"{len(graphs)} CUDA graph launches were recorded as wholes: their kernels are not listed (use --cuda-graph-trace=node)"
         )
-    parts.append(_rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), Kind.KERNEL))
-    return concatenate(parts)
+    yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), Kind.KERNEL)
 
 
 def _plausible(rows: NDArray[Any], notes: list[str]) -> NDArray[Any]:
@@ -316,30 +359,54 @@ def _mapped(values: Ints, meaning: dict[int, Any]) -> NDArray[np.int8]:
 _VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
 
 
-RUNTIME_COLUMNS = {"start": -1, "end": -1, "globalTid": 0, "correlationId": -1, "nameId": -1}
+_NVTX_WHERE = f'eventType IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
+_LARGE: dict[str, tuple[dict[str, int], str]] = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (_COMMON | {"kernelName": -1, "grid": 1, "block": 1}, "TRUE"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": (
+        {"start": -1, "end": -1, "globalTid": 0, "correlationId": -1, "nameId": -1},
+        "TRUE",
+    ),
+    "NVTX_EVENTS": ({"start": -1, "end": -1, "globalTid": 0, "textId": -1, "rowid": 0}, _NVTX_WHERE),
+}
+"""The tables that are the bulk of every export: columns with defaults, and which rows."""
 WORTHWHILE_BYTES = 48 << 20
 """Below this, starting a process takes longer than it saves."""
 
 
-class _Calls:
-    """The runtime calls, read by another process meanwhile where the file is large: they and the kernels are the bulk of every export."""
+class _Tables(_Report):
+    """An export of which another process reads the second halves of the large tables meanwhile, where the file is worth it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        super().__init__(connection)
         self._folder = tempfile.TemporaryDirectory(prefix="lab-nsys-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._target = Path(self._folder.name) / "runtime.npy"
         if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-            command = [sys.executable, "-P", "-c", _RUN, str(path), str(self._target)]
+            command = [sys.executable, "-P", "-c", _RUN, str(path), self._folder.name]
             quiet = subprocess.DEVNULL
             self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
-    def rows(self, report: _Report) -> NDArray[Any]:
-        """What the other process read; read here where there is none, or where it failed: then the error is met and told here."""
-        if self._process is not None and self._process.wait() == 0:
-            return np.asarray(np.load(self._target))
-        return report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME_COLUMNS)
+    def large(self, table: str) -> NDArray[Any]:
+        """All rows of one of the large tables; read here where there is no other process, or where it failed: then the error is met and told here."""
+        columns, where = _LARGE[table]
+        if self._process is None or table not in self.columns:
+            return self.numbers(table, columns, where)
+        middle = self.middle(table)
+        first = self.numbers(table, columns, f"{where} AND rowid <= {middle}")
+        second = self._second_half(table)
+        if second is None:
+            second = self.numbers(table, columns, f"{where} AND rowid > {middle}")
+        return np.concatenate((first, second))
 
-    def __enter__(self) -> _Calls:
+    def _second_half(self, table: str) -> NDArray[Any] | None:
+        """What the other process read of a table, as soon as it has; None when it ended without."""
+        target = Path(self._folder.name) / f"{table}.npy"
+        while not target.exists():
+            if self._process is None or self._process.poll() is not None:
+                break
+            time.sleep(0.005)
+        return np.asarray(np.load(target)) if target.exists() else None
+
+    def __enter__(self) -> _Tables:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -349,13 +416,18 @@ class _Calls:
         self._folder.cleanup()
 
 
-_RUN = "from bottleneck_lab.trace.nsys import read_calls; read_calls()"
+_RUN = "from bottleneck_lab.trace.nsys import read_second_halves; read_second_halves()"
 
 
-def read_calls() -> None:
-    """The other process."""
-    connection = _opened(Path(sys.argv[1]))
-    np.save(sys.argv[2], _Report(connection).numbers("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME_COLUMNS))
+def read_second_halves() -> None:
+    """The other process. A file that is there is whole."""
+    path, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    report = _Report(_opened(path))
+    for table, (columns, where) in _LARGE.items():
+        if table in report.columns:
+            rows = report.numbers(table, columns, f"{where} AND rowid > {report.middle(table)}")
+            np.save(folder / "part.npy", rows)
+            (folder / "part.npy").replace(folder / f"{table}.npy")
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -385,15 +457,14 @@ def _runtime(rows: NDArray[Any], strings: _Strings, threads: _Threads) -> HostTa
     )
 
 
-def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTable, HostTable]:
+def _nvtx(report: _Tables, strings: _Strings, threads: _Threads) -> tuple[HostTable, HostTable]:
     """(ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as ranges with their full names."""
     if not {"start", "end", "eventType"} <= report.columns.get("NVTX_EVENTS", set()):
         return make_table(HostTable), make_table(HostTable)
-    where = f'WHERE eventType IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-    rows = report.numbers("NVTX_EVENTS", {"start": -1, "end": -1, "globalTid": 0, "textId": -1, "rowid": 0}, where)
+    rows = report.large("NVTX_EVENTS")
     names = strings.look_up(rows["textId"])
     if "text" in report.columns["NVTX_EVENTS"]:
-        texts = report.rows(f'SELECT rowid, text FROM "NVTX_EVENTS" {where} AND text IS NOT NULL')
+        texts = report.rows(f'SELECT rowid, text FROM "NVTX_EVENTS" WHERE {_NVTX_WHERE} AND text IS NOT NULL')
         places = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True)) if texts else {}
         for rowid, text in texts:
             names[places[rowid]] = strings.add(str(text))
@@ -442,7 +513,7 @@ def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
         picked = ", ".join(_quoted(c) if c in there else "0" for c in wanted)
         described = {row[0]: row for row in report.rows(f'SELECT {picked} FROM "TARGET_INFO_GPU"')}
     found = []
-    for rank, index in sorted(set(zip(device.rank.tolist(), device.device.tolist(), strict=True))):
+    for rank, index in devices_of(device):
         _, name, sms, memory, major, minor = described.get(index, (0, "", 0, 0, 0, 0))
         capability = f"{major}.{minor}" if major else ""
         found.append(DeviceInfo(rank, index, str(name or "")[:120], int(sms or 0), capability, int(memory or 0)))

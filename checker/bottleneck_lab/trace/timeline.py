@@ -156,7 +156,7 @@ class Timeline:
         """The ranks that have any row, ascending."""
         found: set[int] = set()
         for table in (self.device, self.runtime, self.operators, self.ranges, self.python):
-            found.update(int(rank) for rank in np.unique(table.rank))
+            found.update(np.flatnonzero(np.bincount(table.rank)).tolist())
         return tuple(sorted(found))
 
     @property
@@ -214,13 +214,33 @@ def sort_table(table: Table) -> Table:
         return type(table)(
             **{column.name: np.ascontiguousarray(getattr(table, column.name)) for column in fields(table)}
         )
-    order = np.argsort(start, kind="stable") if end is None else np.lexsort((-end, start))
-    return take(table, order)
+    return take(table, np.argsort(start, kind="stable") if end is None else order_of(start, end))
+
+
+def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
+    """What puts rows in order: by start, then longer first. Captures are sorted runs nearly everywhere, which a stable sort only merges; only rows that
+    start together are compared by their end."""
+    order = np.argsort(start, kind="stable")
+    if len(order) < 2:
+        return order
+    together = start[order[1:]] == start[order[:-1]]
+    tied = np.concatenate((together, [False])) | np.concatenate(([False], together))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-end[rows], start[rows]))]
+    return order
 
 
 def take(table: Table, rows: Any) -> Table:
-    """The table of the given rows: indices, a slice or a mask."""
+    """The table of the given rows: indices, a slice or a mask. Where the mask leaves nothing out, it is the table itself."""
+    if getattr(rows, "dtype", None) == np.bool_ and rows.all():
+        return table
     return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
+
+
+def devices_of(table: DeviceTable) -> list[tuple[int, int]]:
+    """The (rank, device) pairs that have rows, ascending."""
+    pairs = np.unique(table.rank.astype(np.int64) << 32 | (table.device.astype(np.int64) + 1))
+    return [(pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist()]
 
 
 def concatenate(tables: list[Table]) -> Table:
