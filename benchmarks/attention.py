@@ -33,7 +33,7 @@ VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
 TRIES, QUIET_CORES = 3, 0.1  # a row is measured again while other programs keep more than this many cores busy
-LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: fewer of them do
+LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: few of them do, and one try
 
 
 def load_module(path: Path, name: str):
@@ -117,10 +117,10 @@ def measure(sides: dict[str, object], call: list, rounds: int) -> dict[str, list
     return times
 
 
-def undisturbed(sides: dict[str, object], call: list, rounds: int) -> tuple[dict[str, list[float]], float]:
+def undisturbed(sides: dict[str, object], call: list, rounds: int, tries: int) -> tuple[dict[str, list[float]], float]:
     """The same, and the cores that other programs kept busy meanwhile; measured again, up to three times, while that is too much."""
     best = None
-    for _ in range(TRIES):
+    for _ in range(tries):
         before, own, began = busy_s(), time.process_time(), time.perf_counter()
         times = measure(sides, call, rounds)
         others = max(0.0, (busy_s() - before - time.process_time() + own) / (time.perf_counter() - began))
@@ -151,8 +151,9 @@ def rows(device: str, sides: dict[str, object], lengths: list[int], threads: lis
         for heads, length, dim, causal in shapes(device, lengths):
             q, k, v = (rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype) for _ in range(3))
             extra = [np.ones(32, np.float32), 0] if device == "cuda" else [count]
-            few = min(rounds, LONG_ROUNDS) if device == "cpu" and length >= LONG else rounds
-            times, others = undisturbed(sides, [q, k, v, causal, *extra], few)
+            long = device == "cpu" and length >= LONG
+            effort = (min(rounds, LONG_ROUNDS), 1) if long else (rounds, TRIES)
+            times, others = undisturbed(sides, [q, k, v, causal, *extra], *effort)
             theirs = times["sdpa"]
             ratios = {
                 name: statistics.median(t / o for t, o in zip(theirs, own, strict=True))
