@@ -42,14 +42,17 @@ class PeakMemory(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        while not self.done.wait(0.5):
-            total = 0
-            for child in psutil.Process().children(recursive=True):
-                try:
-                    total += child.memory_full_info().pss
-                except psutil.Error:
-                    continue
-            self.peak = max(self.peak, total / 2**30)
+        while not self.done.wait(1.0):
+            self.peak = max(self.peak, sum(map(_pss_gib, psutil.Process().children(recursive=True))))
+
+
+def _pss_gib(process: psutil.Process) -> float:
+    """A process' proportional share of memory; 0 for one that is gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 2**20
 
 
 def run(script: Path, secret: Secret) -> tuple[dict[int, Run], float, float]:
