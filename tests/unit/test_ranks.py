@@ -219,3 +219,16 @@ def test_the_curve_fits_eighty_columns_and_says_which_points_ran():
 def test_a_verdict_s_curves_come_back_and_anything_else_is_none():
     assert curves({"curves": msgspec.to_builtins(CURVES)}) == CURVES
     assert curves({}) == curves({"curves": [{"algorithm": "star"}]}) == []
+
+
+def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
+    from bottleneck_lab.capture.launchers import split
+    from bottleneck_lab.capture.tools import lab_program
+    from bottleneck_lab.catalog import find_lab
+
+    lab = find_lab("ddp-scaling")
+    launch = split(lab_program(lab, "cuda", "nsys"), "python")
+    assert launch.rank == "RANK"
+    assert launch.around("nsys", "profile")[-4:] == ["nsys", "profile", "python", "train.py"]
+    assert "--nproc-per-node=gpu" in launch.launcher
+    assert split(lab_program(lab, "virtual", "nsys"), "python").rank == ""

@@ -100,7 +100,7 @@ def profile_with(
     Returns the first file of the capture. Raises as `record` does.
     """
     request = Request(
-        program=(sys.executable, "-u", _program(lab, device, tool)),
+        program=lab_program(lab, device, tool),
         folder=workspace,
         out=out,
         environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
@@ -118,10 +118,16 @@ def profile_with(
     return out / captured.files[0]
 
 
-def _program(lab: Lab, device: Device, tool: str) -> str:
-    """What is captured: the lab's entry file, or for compute-sanitizer the program that the lab has for it."""
+def lab_program(lab: Lab, device: Device, tool: str) -> tuple[str, ...]:
+    """What is captured: the lab's entry file, or for compute-sanitizer the program that the lab has for it.
+
+    nsys sees a distributed lab on all GPUs, one report a rank; the others look at one rank alone: they run kernels again, which a collective cannot be.
+    """
     settings = lab.spec.devices[device].settings
-    return str(settings["sanitize"]) if tool == "sanitizer" and "sanitize" in settings else lab.spec.entry
+    entry = str(settings["sanitize"]) if tool == "sanitizer" and "sanitize" in settings else lab.spec.entry
+    if (lab.spec.measure, device, tool) == ("ranks", "cuda", "nsys"):
+        return (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu", entry)
+    return (sys.executable, "-u", entry)
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:
