@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +23,7 @@ import psutil
 
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.seccomp import refuse_calls
 
 _PR_SET_PDEATHSIG = 1
 _SYSTEM = [
@@ -37,6 +39,8 @@ _SYSTEM = [
     "/sys",
 ]
 LOG_TAIL_BYTES = 64 << 10
+MAX_FILES, MAX_DEPTH = 20_000, 100
+"""What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.03, 0.02, 2
 """CPU seconds that a stopped worker may seem to use, the share of the time, and how often more: the kernel counts in hundredths of a second a process."""
 
@@ -75,6 +79,15 @@ def bubblewrap() -> str | None:
     return path if subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0 else None
 
 
+@cache
+def _no_namespaces_below() -> list[str]:
+    """The option that keeps what runs in the sandbox from making another one, in which it would be root; since bubblewrap 0.8."""
+    option = ["--unshare-user", "--disable-userns"]
+    test = [str(bubblewrap()), *option, "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    works = subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0
+    return option[1:] if works else []
+
+
 def _python_folders() -> list[str]:
     package = Path(__file__).resolve().parents[1]
     found = {
@@ -91,7 +104,14 @@ def _python_folders() -> list[str]:
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     command = [str(bubblewrap()), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command += [
+        *_no_namespaces_below(),
+        "--unshare-cgroup-try",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+    ]
     command += ["--proc", "/proc", "--dev", "/dev"]  # first: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
@@ -138,7 +158,9 @@ def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
 
 def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None) -> Callable[[], None]:
     """What a worker does between fork and exec: it gives up what it is not to have."""
-    verifier = os.getpid()
+    # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the sandbox is worth more.
+    verifier, path = os.getpid(), bubblewrap()
+    setuid = path is not None and bool(Path(path).stat().st_mode & stat.S_ISUID)
 
     def prepare() -> None:
         os.setsid()
@@ -150,6 +172,8 @@ def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None) 
         if cores:
             os.sched_setaffinity(0, cores)
         _set_limits(limits)
+        if not setuid:
+            refuse_calls()
 
     return prepare
 
@@ -279,8 +303,8 @@ class Worker:
             return f"used more than {self.limits.memory_bytes / (1 << 30):.3g} GiB of memory"
         if len(tree) > self.limits.processes or threads > 8 * self.limits.processes:
             return f"started more than {self.limits.processes} processes"
-        if _size_below(self.paths.scratch) > self.limits.scratch_bytes:
-            return f"wrote more than {self.limits.scratch_bytes / (1 << 30):.3g} GiB"
+        if litter := _too_much_below(self.paths.scratch, self.limits.scratch_bytes):
+            return f"wrote {litter}"
         if time.monotonic() - self.started > self.limits.total_s:
             return f"ran longer than {self.limits.total_s:.0f} s in all"
         return None
@@ -384,13 +408,26 @@ def _files_in_memory(pid: int) -> dict[tuple[int, int], int]:
     return found
 
 
-def _size_below(root: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(Path(folder) / name).st_size
-    return total
+def _too_much_below(root: Path, most_bytes: int) -> str | None:
+    """What of a folder's contents is too much, as words, or None. Looks no further than it takes to know."""
+    total = count = 0
+    folders = [(str(root), 0)]
+    while folders:
+        folder, depth = folders.pop()
+        if depth > MAX_DEPTH:
+            return f"folders nested more than {MAX_DEPTH} deep"
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, depth + 1))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+                if total > most_bytes:
+                    return f"more than {most_bytes / (1 << 30):.3g} GiB"
+                if count > MAX_FILES:
+                    return f"more than {MAX_FILES:,} files"
+    return None
 
 
 def printable(text: str) -> str:

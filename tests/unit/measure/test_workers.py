@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from bottleneck_lab.measure import process
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.process import Limits, bubblewrap
 from bottleneck_lab.measure.session import CallSession
@@ -195,6 +196,19 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
     verifier.send_signal(how)
     verifier.wait(timeout=20)
     verifier.stdout.close()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=30)  # a busy machine takes its time
     assert not alive
     assert not list(temporary.iterdir())
+
+
+def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "MAX_FILES", 50)
+    (tmp_path / "some").write_bytes(bytes(1000))
+    assert process._too_much_below(tmp_path, 1000) is None
+    assert "GiB" in process._too_much_below(tmp_path, 999)
+    deep = tmp_path.joinpath(*["d"] * (process.MAX_DEPTH + 1))
+    monkeypatch.setattr(process, "MAX_FILES", 500)
+    deep.mkdir(parents=True)
+    assert "deep" in process._too_much_below(tmp_path, 1000)
+    monkeypatch.setattr(process, "MAX_FILES", 50)
+    assert "50 files" in process._too_much_below(tmp_path, 1000)
