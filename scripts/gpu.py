@@ -3,7 +3,8 @@
     python scripts/gpu.py [--only grade: --only capture:] [--budget-s 1500] [--fresh] [--list]
 
 Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and variants PASS. Then the tests marked `gpu`, and
-captures of starter and solution with each tool that is there. Figures go to docs/measured/<gpu>.json, captures to datasets/captures/<gpu>/. What is done
+captures of starter and solution with each tool that is there,
+and attention against every backend of PyTorch's. Figures go to docs/measured/<gpu>.json, captures to datasets/captures/<gpu>/. What is done
 is remembered in build/gpu/, so a run that was cut short goes on where it stopped. Exit status: 0 all well, 1 something is wrong, 3 steps are left,
 4 no CUDA device (nothing is changed).
 """
@@ -124,13 +125,15 @@ def plan(labs: Iterable[Any], tools: Iterable[str]) -> list[str]:
     captures = [
         f"capture:{lab.slug}:{what}:{tool}" for tool in tools for lab in labs for what in ("starter", "solution")
     ]
-    return ["data", *graded, *captures, "tests"]
+    return ["data", *graded, *captures, "benchmark", "tests"]
 
 
 def command_of(step: str, kept: Path) -> list[str]:
     """How a step is run."""
     if step == "data":
         return [sys.executable, "-m", "bottleneck_lab", "data"]
+    if step == "benchmark":
+        return [sys.executable, "benchmarks/attention.py", "--device", "cuda"]
     if step == "tests":
         return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--timeout", "850"]
     return [sys.executable, str(Path(__file__).resolve()), "--do", step, "--into", str(kept)]

@@ -258,6 +258,13 @@ print("all right")
 """
 
 
+def test_the_triton_variant_is_the_solutions_kernel_switched_on():
+    """So the solution's Triton kernel is measured too where there is a GPU."""
+    variant = (ROOT / "tests" / "variants" / "fused-attention" / "triton" / "attention_triton.py").read_text()
+    solution = (SOLUTION / "attention_triton.py").read_text()
+    assert variant == solution.replace("ENABLED = False", "ENABLED = True") != solution
+
+
 @pytest.mark.parametrize("folder", [LAB, SOLUTION], ids=["shipped", "solution"])
 def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
     """NumPy in place of the GPU, a block at a time: indexing, masks and order. Its bfloat16 products are of bit patterns, so float16 only."""
