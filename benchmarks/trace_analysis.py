@@ -1,11 +1,12 @@
 """How long, and in how much memory, a trace is analysed: this project against Holistic Trace Analysis, in one run on one machine.
 
-    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 500 1000] [--no-peer] [--plot FILE.svg]
+    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000] [--repeats 3] [--plot FILE.svg] [--nsys FILE.sqlite]
 
 The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down:
 ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns.
 The peer is installed into an environment of
-its own (--peer-venv keeps it). Wall time and the peak of the summed resident memory of all processes are taken from outside.
+its own (--peer-venv keeps it). Wall time of the whole command, start of the interpreter included, and the peak of the summed resident memory of all
+processes are taken from outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours only.
 """
 
 from __future__ import annotations
@@ -179,6 +180,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[100])
+    parser.add_argument("--alone", type=int, nargs="*", default=[], help="sizes that only this project is measured at")
+    parser.add_argument("--nsys", type=Path, help="an SQLite export to be summed up as well")
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--peer-venv", type=Path)
     parser.add_argument("--work", type=Path, help="where tiled traces are kept (default: a temporary folder)")
@@ -190,8 +194,29 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         peer = None if options.no_peer else peer_python(options.peer_venv or Path(folder) / "peer")
         rows = [compare_at(size, options, work, peer) for size in options.megabytes]
+        rows += [compare_at(size, options, work, None) for size in options.alone]
+        if options.nsys:
+            show(
+                options.nsys.stat().st_size / 1e6,
+                "ours",
+                repeated([sys.executable, "-c", OURS, str(options.nsys)], options),
+            )
     if options.plot:
         plot(rows, options.plot)
+
+
+def repeated(command: list[str], options: argparse.Namespace) -> dict:
+    """The run of median wall time."""
+    runs = sorted((measure(command, options.limit_s) for _ in range(options.repeats)), key=lambda run: run["wall_s"])
+    return {**runs[(len(runs) - 1) // 2], "walls": [run["wall_s"] for run in runs]}
+
+
+def show(megabytes: float, side: str, run: dict) -> None:
+    spread = f"({run['walls'][0]:.2f}-{run['walls'][-1]:.2f})" if len(run["walls"]) > 1 else ""
+    print(
+        f"{megabytes:8.0f} MB  {side:5}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f} MB  {run['answer']}",
+        flush=True,
+    )
 
 
 def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Path | None) -> dict:
@@ -199,15 +224,11 @@ def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Pa
     if not path.exists():
         trace = json.loads(gzip.decompress(options.trace.read_bytes())) if options.trace else synthetic()
         tile(trace, megabytes * 1_000_000, path)
-    row = {"mb": path.stat().st_size / 1e6, "ours": measure([sys.executable, "-c", OURS, str(path)], options.limit_s)}
-    if peer:
-        row["peer"] = measure([str(peer), "-c", THEIRS, str(path)], options.limit_s)
-    for side in ("ours", "peer"):
-        if side in row:
-            print(
-                f"{row['mb']:8.0f} MB  {side:5}  {row[side]['wall_s']:8.2f} s  {row[side]['peak_mb']:8.0f} MB  {row[side]['answer']}",
-                flush=True,
-            )
+    row = {"mb": path.stat().st_size / 1e6}
+    sides = {"ours": [sys.executable, "-c", OURS, str(path)], "peer": [str(peer), "-c", THEIRS, str(path)]}
+    for side in ("ours", "peer") if peer else ("ours",):
+        row[side] = repeated(sides[side], options)
+        show(row["mb"], side, row[side])
     if peer:
         print(
             f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, "

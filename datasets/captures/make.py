@@ -197,15 +197,75 @@ BOTTLENECKS: dict[str, tuple[str, ...]] = {
 """What is put into a capture, and the findings that it must give: these and no others."""
 
 
-def training(bottleneck: str, seed: int = 1, steps: int = 8, strength: float = 1.0) -> Program:
+def training(
+    bottleneck: str, seed: int = 1, steps: int = 8, strength: float = 1.0, jitter: float = 0.03, layers: int = 0
+) -> Program:
     """A loop of data, h2d, forward, backward and optimizer with one bottleneck (or none)."""
-    run = Program(seed)
-    layers = 24 if bottleneck != "healthy-small" else 60
+    run = Program(seed, jitter=jitter)
+    layers = layers or (24 if bottleneck != "healthy-small" else 60)
     for number in range(steps):
         begin = run.host
         _step(run, bottleneck, number, layers, strength)
         run.range(f"ProfilerStep#{number}", begin)
     return run
+
+
+ON_CPU: dict[str, tuple[str, ...]] = {
+    "healthy-cpu": (),
+    "dominant": ("dominant-operator",),
+    "python": ("python-overhead",),
+}
+"""The same, for captures without an accelerator."""
+
+
+def on_cpu(
+    bottleneck: str, seed: int = 1, steps: int = 8, strength: float = 1.0, jitter: float = 0.03, layers: int = 24
+) -> Program:
+    """A loop of operators on the host alone, with one bottleneck (or none)."""
+    run = Program(seed, jitter=jitter)
+    for number in range(steps):
+        begin = run.host
+        for _ in range(layers):
+            _operator(run, "aten::addmm", 300.0)
+            _operator(run, "aten::relu", 20.0)
+            if bottleneck == "dominant":
+                _operator(run, "aten::index_select", 700.0 * strength)
+            run.python(200.0 * strength if bottleneck == "python" else 4.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def _operator(run: Program, name: str, us: float) -> None:
+    start = run.host
+    run.python(us)
+    run.add("cpu_op", name, start, run.host - start)
+
+
+JOBS: dict[str, tuple[str, ...]] = {"healthy-job": (), "straggler": ("straggler", "communication-exposed")}
+"""The same, for captures of several ranks. Whoever waits for a slow rank waits in a collective: both findings are right."""
+
+
+def job(
+    bottleneck: str, seed: int = 1, steps: int = 8, strength: float = 1.0, jitter: float = 0.03, ranks: int = 4
+) -> list[Program]:
+    """Data-parallel ranks: the collective of a step begins on each when its gradients are nearly there, and ends for all when the slowest's are."""
+    runs = [Program(seed * 100 + rank, rank, jitter) for rank in range(ranks)]
+    for number in range(steps):
+        begins, gradients = [], []
+        for run in runs:
+            begins.append(run.host)
+            slow = 1 + 0.4 * strength * (bottleneck == "straggler" and run.rank == seed % ranks)
+            for _ in range(24):
+                run.operator("aten::addmm", "sm90_xmma_gemm_bf16bf16_bf16f32_tn", 250.0 * slow)
+            gradients.append(max(run.tail.values()))
+        done = max(gradients)
+        for run, begin, ready in zip(runs, begins, gradients, strict=True):
+            early = ready - 1_500.0
+            run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", done - early, stream=COMMUNICATION_STREAM, after=early)
+            run.tail = dict.fromkeys(run.tail, done)
+            run.host = round(max(run.host, done - 3_000.0), 3)
+            run.range(f"ProfilerStep#{number}", begin)
+    return runs
 
 
 def _step(run: Program, bottleneck: str, number: int, layers: int, strength: float) -> None:

@@ -90,19 +90,23 @@ def _cause_share(seen: Evidence, cause: str) -> float:
     return idle / wall if wall else 0.0
 
 
-def _what(seen: Evidence) -> str:
-    return "CPU" if seen.devices and all(use.is_cpu for use in seen.devices) else "device"
+def _on_cpu(seen: Evidence) -> bool:
+    return bool(seen.devices) and all(use.is_cpu for use in seen.devices)
 
 
 def _input(seen: Evidence) -> list[Finding]:
     share = _cause_share(seen, "input")
     if share < IDLE_SHARE:
         return []
+    if _on_cpu(seen):  # a CPU that prepares input is not idle
+        title, evidence = "The model waits for data", f"For {share:.0%} of the time no operator of the model ran"
+    else:
+        title, evidence = "The device waits for data", f"For {share:.0%} of the time the device did no work"
     return [
         _finding(
             "input-starved",
-            "The device waits for data",
-            f"For {share:.0%} of the time the {_what(seen)} did no work while the main thread waited for or prepared the next batch.",
+            title,
+            f"{evidence} while the main thread waited for or prepared the next batch.",
             "input-bound",
             "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers), make each sample cheaper (decode at reduced size, "
             "cheaper transforms, pre-processed data) or decode on the device (DALI).",
@@ -299,7 +303,7 @@ _KERNEL_KINDS: tuple[tuple[re.Pattern[str], float, str, str, Bound, str, str], .
 
 def _dominant(seen: Evidence) -> list[Finding]:
     """One operator other than matrix work that takes most of a busy CPU: where Amdahl's law says to begin."""
-    if not seen.operators or not seen.devices or not all(use.is_cpu for use in seen.devices):
+    if not seen.operators or not _on_cpu(seen):
         return []
     top = max(seen.operators, key=lambda o: o.self_ns)
     share = top.self_ns / seen.wall_ns if seen.wall_ns else 0.0

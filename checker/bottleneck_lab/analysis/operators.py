@@ -114,7 +114,7 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
     times = np.bincount(calls.table.name[is_operator], minlength=count)
     ranking = sums[2] if len(timeline.device) else sums[0]
     whole = max(int(ranking.sum()), 1)
-    best = [i for i in np.argsort(-ranking, kind="stable")[:top].tolist() if times[i]]
+    best = [i for i in np.lexsort((-sums[0], -sums[3], -ranking))[:top].tolist() if times[i]]
     return [
         OperatorRow(
             name=timeline.strings[i],

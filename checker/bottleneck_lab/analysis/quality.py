@@ -90,6 +90,8 @@ def _empty_steps(timeline: Timeline) -> list[str]:
     steps = step_rows(timeline)
     if not len(steps):
         return []
+    if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
+        return ["only ranges were recorded, no operators, calls or device work: nothing is known of what the steps did"]
     starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
     empty = int((count == 0).sum())

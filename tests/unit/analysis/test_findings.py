@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck_lab import findings, load
+from bottleneck_lab import findings, load, merge_ranks
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
 from bottleneck_lab.analysis.findings import FINDING_IDS
 
@@ -39,6 +39,25 @@ def test_what_was_put_in_is_found_and_nothing_else(summary_of, make, bottleneck,
     for use in summary.devices:
         assert sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
         assert use.compute_ns + use.exposed_communication_ns + use.exposed_copy_ns == use.busy_ns
+
+
+@pytest.mark.parametrize("bottleneck", ["healthy-cpu", "dominant", "python"])
+def test_captures_without_an_accelerator(tmp_path, make, bottleneck):
+    (tmp_path / "x.json").write_text(json.dumps(make.on_cpu(bottleneck).trace(bottleneck)))
+    assert {finding.id for finding in findings(tmp_path / "x.json")} == set(make.ON_CPU[bottleneck])
+
+
+@pytest.mark.parametrize("bottleneck", ["healthy-job", "straggler"])
+def test_captures_of_several_ranks(tmp_path, make, bottleneck):
+    timelines = []
+    for run in make.job(bottleneck, seed=2):
+        path = tmp_path / f"{run.rank}.json"
+        path.write_text(json.dumps(run.trace(bottleneck, world_size=4)))
+        timelines.append(load(path))
+    found = {finding.id: finding for finding in findings(merge_ranks(timelines))}
+    assert set(found) == set(make.JOBS[bottleneck])
+    if found:
+        assert "Rank 2 " in found["straggler"].evidence
 
 
 def test_every_kind_is_tested(make):
