@@ -33,6 +33,13 @@ SAID: dict[str, str] = {
 }
 
 
+SAID_ON_CPU: dict[str, str] = SAID | {
+    "input": "the main thread was making, or waiting for, the next input",
+    "launch": "no operator ran: Python and other work between them",
+}
+"""Where no accelerator was recorded nothing is launched, and a CPU that prepares input is not idle."""
+
+
 class GapCause(msgspec.Struct, frozen=True):
     """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one sentence."""
 
@@ -62,11 +69,13 @@ def explain_gaps(
     main = shares.argmax(axis=0) if len(idle.start) else np.empty(0, dtype=np.int64)
     names = tuple(parts)
     causes = []
+    on_cpu = not len(timeline.device)
+    state, said = ("without an operator", SAID_ON_CPU) if on_cpu else ("idle", SAID)
     for i, (cause, part) in enumerate(parts.items()):
         if part.total:
             count = int((main == i).sum())
             share = part.total / window.length
-            evidence = f"{part.total / 1e6:.2f} ms idle ({share:.1%} of the time), mostly in {count} gaps, in which {SAID[cause]}."
+            evidence = f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count} gaps, in which {said[cause]}."
             causes.append(GapCause(cause, part.total, share, count, evidence))
     longest = np.argsort(idle.start - idle.end, kind="stable")[:largest]
     found = [

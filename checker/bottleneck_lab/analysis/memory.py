@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.host import ALLOCATION_CALL, named
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import MemoryTable, Timeline, take
+from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
@@ -22,6 +24,11 @@ class MemoryUse(msgspec.Struct, frozen=True):
     steps: int
     allocations: int
     driver_calls: int
+    levels_bytes: list[int] = []
+    """The highest level in each of equal stretches of the capture, for drawing."""
+
+
+STRETCHES = 160
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
@@ -51,4 +58,12 @@ def _use(timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_c
         steps=len(levels),
         allocations=int((rows.bytes > 0).sum()),
         driver_calls=driver_calls,
+        levels_bytes=_highest(rows.start, level),
     )
+
+
+def _highest(start: Ints, level: Ints) -> list[int]:
+    """The highest level in each stretch; one without records keeps the level before it."""
+    edges = np.linspace(int(start[0]), int(start[-1]) + 1, STRETCHES + 1)
+    at = np.searchsorted(start, edges)
+    return [int(level[max(low - 1, 0) : max(high, 1)].max()) for low, high in itertools.pairwise(at)]

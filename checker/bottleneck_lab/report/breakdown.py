@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.device import DeviceUse
-from bottleneck_lab.analysis.gaps import SAID
+from bottleneck_lab.analysis.gaps import SAID, SAID_ON_CPU
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -64,14 +64,11 @@ _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no co
 
 def _idle(cause: str, *, on_cpu: bool) -> Kind:
     """On a CPU nothing is launched, and the CPU that prepares input is not idle."""
-    label, explained = _ON_CPU[cause] if on_cpu and cause in _ON_CPU else (f"idle: {cause}", SAID[cause])
-    return f"idle-{cause}", label, f"gap-{cause}", explained
+    label = _ON_CPU.get(cause) if on_cpu else None
+    return f"idle-{cause}", label or f"idle: {cause}", f"gap-{cause}", (SAID_ON_CPU if on_cpu else SAID)[cause]
 
 
-_ON_CPU = {
-    "launch": ("between operators", "no operator ran: Python and other work between them"),
-    "input": ("preparing input", "the main thread was making, or waiting for, the next input"),
-}
+_ON_CPU = {"launch": "between operators", "input": "preparing input"}
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:

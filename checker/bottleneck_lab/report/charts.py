@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.window import Step
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
@@ -83,22 +84,35 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
         return None
     group = -(-len(steps) // MAX_COLUMNS)
     longest = [max(steps[at : at + group], key=lambda step: step.cost_ns) for at in range(0, len(steps), group)]
-    top = max(step.cost_ns for step in longest) or 1
-    width = 1 / len(longest)
-    columns = [
+    columns = [(f"{step.name}: {words.format_duration(step.cost_ns)}", step.cost_ns) for step in longest]
+    top = max(height for _, height in columns)
+    return _columns(columns, f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}", filled=0.94)
+
+
+def memory_chart(use: MemoryUse) -> Markup | None:
+    """Memory over the capture, from left to right; None where nothing was held."""
+    if use.peak_bytes <= 0:
+        return None
+    columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
+    return _columns(columns, f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}", filled=1.02)
+
+
+def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
+    """Columns side by side on one scale from zero. `filled` is the part of its place that each is wide."""
+    top, width = max((height for _, height in columns), default=0) or 1, 1 / max(len(columns), 1)
+    drawn = [
         tag(
             "rect",
-            tag("title", f"{step.name}: {words.format_duration(step.cost_ns)}"),
+            tag("title", title),
             x=_percent(place * width),
-            y=COLUMN_HEIGHT * (1 - step.cost_ns / top),
-            width=_percent(width * 0.94),
-            height=COLUMN_HEIGHT * step.cost_ns / top,
+            y=COLUMN_HEIGHT * (1 - height / top),
+            width=_percent(width * filled),
+            height=COLUMN_HEIGHT * height / top,
             class_="cat-range",
         )
-        for place, step in enumerate(longest)
+        for place, (title, height) in enumerate(columns)
     ]
-    spoken = f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}"
-    return tag("svg", tag("title", spoken), columns, role="img", height=COLUMN_HEIGHT)
+    return tag("svg", tag("title", spoken), drawn, role="img", height=COLUMN_HEIGHT)
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:

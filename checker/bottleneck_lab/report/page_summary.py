@@ -264,9 +264,14 @@ def _memory(summary: Summary) -> Markup | None:
         ]
         for row in summary.memory
     ]
-    return _table(
-        ["where", "peak", "growth a step", "allocations", "driver calls"], cells, "Memory", numeric=range(1, 5)
-    )
+    drawn = [
+        tag("div", tag("p", f"{_device(summary, use.rank, use.device)}, over time", class_="soft"), chart)
+        for use in summary.memory
+        if (chart := charts.memory_chart(use))
+    ]
+    head = ["where", "peak", "growth a step", "allocations", "driver calls"]
+    listed = _table(head, cells, "Memory", numeric=range(1, 5))
+    return tag("div", listed, drawn) if listed else None
 
 
 def _stragglers(summary: Summary) -> Markup | None:
