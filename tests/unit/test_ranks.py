@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck_lab.analysis.scaling import Point, Sweep, curves
-from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.measure.ranks.clock import RankClock, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
 from bottleneck_lab.measure.ranks.figures import RanksMeasurement, results
@@ -224,7 +224,6 @@ def test_a_verdict_s_curves_come_back_and_anything_else_is_none():
 def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
     from bottleneck_lab.capture.launchers import split
     from bottleneck_lab.capture.tools import lab_program
-    from bottleneck_lab.catalog import find_lab
 
     lab = find_lab("ddp-scaling")
     launch = split(lab_program(lab, "cuda", "nsys"), "python")
@@ -232,3 +231,19 @@ def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
     assert launch.around("nsys", "profile")[-4:] == ["nsys", "profile", "python", "train.py"]
     assert "--nproc-per-node=gpu" in launch.launcher
     assert split(lab_program(lab, "virtual", "nsys"), "python").rank == ""
+
+
+def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
+    from bottleneck_lab.measure.ranks.virtual import notes
+
+    told = notes(FIGURES, COSTS)
+    assert all("modelled" in line for line in told if " ms" in line or "images/s" in line or "GB/s" in line)
+    assert any(line.startswith("not modelled:") for line in told)
+    assert any("4 ranks are one node, 8 ranks are two" in line for line in told)
+    brief = " ".join((LAB / "README.md").read_text(encoding="utf-8").split())
+    assert all(
+        words in brief
+        for words in ("**Not modelled:**", "Four ranks are **one node**", "Eight ranks are **two nodes**")
+    )
+    for criterion in find_lab("ddp-scaling").spec.devices["virtual"].criteria:
+        assert criterion.kind == "correctness" or "odelled" in criterion.text

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,7 @@ def crew(
         )
         stack.callback(worker.end)
         shared.close_theirs()
+        import_module("torch")  # needed to reduce; the worker is importing it, too, at this moment
         yield Crew(shared, worker, costs)
 
 

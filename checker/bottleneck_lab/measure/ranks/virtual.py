@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from bottleneck_lab.analysis.scaling import Sweep
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs, load_fabric
-from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Run, Secret, crew
+from bottleneck_lab.measure.ranks.emulation import WARMUP_STEPS, Crew, Run, Secret, crew
 from bottleneck_lab.measure.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.sweep import RANKS, sweep
@@ -27,8 +28,12 @@ def measure_virtual(context: Context) -> Measured:
     """Four emulated runs. Raises LearnerFault for what the script did, VerifierFault when the shipped script itself fails."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
     secrets = {world: Secret.draw(rng) for world in (MANY, FEW)}
-    theirs = _runs(context, context.submission, "learner", secrets, 0.0, 0.5)
-    shipped = _runs(context, context.pristine(), "reference", secrets, 0.5, 1.0)
+    with _crew(
+        context, "reference", list(secrets)
+    ) as reference:  # it imports torch beside the learner's worker, and waits
+        with _crew(context, "learner", list(secrets)) as learner:
+            theirs = _runs(context, learner, "learner", secrets, 0.0, 0.5)
+        shipped = _runs(context, reference, "reference", secrets, 0.5, 1.0)
     measurement = compare(theirs, shipped)
     specs = context.lab.spec.devices[context.device].criteria
     return Measured(
@@ -42,26 +47,34 @@ def measure_virtual(context: Context) -> Measured:
     )
 
 
+def _crew(context: Context, role: str, worlds: list[int]) -> contextlib.AbstractContextManager[Crew]:
+    folder = context.submission if role == "learner" else context.pristine()
+    costs, scratch = load_costs(context.lab.path), context.janitor.folder / f"{role}-ranks"
+    return crew(folder, context.lab.spec.entry, costs, worlds, scratch, context.janitor)
+
+
 def _runs(
-    context: Context, folder: Path, role: str, secrets: dict[int, Secret], start: float, end: float
+    context: Context, ranks: Crew, role: str, secrets: dict[int, Secret], start: float, end: float
 ) -> dict[int, Run]:
-    """The script in `folder` on as many ranks as `secrets` names, in their order; progress from `start` to `end`, by ranks and steps."""
+    """A run for each number of ranks in `secrets`, in their order; progress from `start` to `end`, by ranks and steps."""
     found: dict[int, Run] = {}
     owner = "your" if role == "learner" else "the shipped"
     done, each = start, (end - start) / sum(secrets)
-    scratch = context.janitor.folder / f"{role}-ranks"
-    with crew(
-        folder, context.lab.spec.entry, load_costs(context.lab.path), list(secrets), scratch, context.janitor
-    ) as ranks:
-        for world, secret in secrets.items():
-            doing = f"{owner} script on {world} emulated ranks"
-            context.progress(doing, done)
-            try:
-                found[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
-            except Violation as violation:
-                raise _blame(violation, role, world) from violation
-            done += each * world
+    for world, secret in secrets.items():
+        doing = f"{owner} script on {world} emulated ranks"
+        context.progress(doing, done)
+        try:
+            found[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
+        except Violation as violation:
+            raise _blame(violation, role, world) from violation
+        done += each * world
     return found
+
+
+def _runs_alone(context: Context, secrets: dict[int, Secret]) -> dict[int, Run]:
+    """The learner's script, with nothing to compare it with."""
+    with _crew(context, "learner", list(secrets)) as ranks:
+        return _runs(context, ranks, "learner", secrets, 0.0, 1.0)
 
 
 def _show(context: Context, doing: str, start: float, part: float, share: float) -> None:
@@ -133,7 +146,7 @@ def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], obje
     """One emulated run on many ranks, written as one trace a rank."""
     secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
     try:
-        run = _runs(context, context.submission, "learner", {MANY: secret}, 0.0, 1.0)[MANY]
+        run = _runs_alone(context, {MANY: secret})[MANY]
     except LearnerFault as fault:
         on_line(f"{fault.detail}\n")
         return 1
@@ -145,7 +158,7 @@ def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], obje
 def run_virtual(context: Context, ranks: list[int]) -> list[Sweep]:
     """The script on few and many emulated ranks, and its curve over `ranks` for both shapes of all-reduce that the link model has."""
     secrets = {world: Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62)) for world in (MANY, FEW)}
-    return curves(_runs(context, context.submission, "learner", secrets, 0.0, 1.0), ranks)
+    return curves(_runs_alone(context, secrets), ranks)
 
 
 def curves(runs: dict[int, Run], ranks: list[int]) -> list[Sweep]:
