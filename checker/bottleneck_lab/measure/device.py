@@ -14,6 +14,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from bottleneck_lab.measure.accelerator import SLOTS
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, Malformed, Value, WireError
 
 IMAGE_SHAPE = (3, 224, 224)
+TUNING_STEPS, CALIBRATION_STEPS = 10, 20
 BYTES_PER_IMAGE = 3 * 224 * 224 * 4
 """Of the larger type that the device takes, float32."""
 MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
@@ -39,6 +41,9 @@ class Engine(Protocol):
 
     def patience_s(self) -> float:
         """How long to wait before asking again."""
+
+    def step_s(self, batch: int) -> float:
+        """Seconds that a step of a full batch takes when nobody has to be waited for."""
 
 
 class EmulatedEngine:
@@ -61,6 +66,9 @@ class EmulatedEngine:
 
     def patience_s(self) -> float:
         return max(0.0, (self._end_ns - time.monotonic_ns()) / 1e9)
+
+    def step_s(self, batch: int) -> float:
+        return self._image_ns * batch / 1e9
 
 
 class CudaEngine:
@@ -97,6 +105,16 @@ class CudaEngine:
 
     def patience_s(self) -> float:
         return 0.0005
+
+    def step_s(self, batch: int) -> float:
+        """Measured, on a batch that lies ready in the host's memory; the first steps tune and allocate and do not count."""
+        images, labels = np.zeros((batch, *IMAGE_SHAPE), np.uint8), np.zeros(batch, np.int64)
+        times_ns = []
+        for _ in range(TUNING_STEPS + CALIBRATION_STEPS):
+            began_ns = self.start(images, labels, 0)
+            self._event.synchronize()
+            times_ns.append(time.monotonic_ns() - began_ns)
+        return median(times_ns[TUNING_STEPS:]) / 1e9
 
 
 @dataclass
@@ -219,7 +237,7 @@ def main() -> None:
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
     device = Device(host, verifier, Arena.attach(options.arena), engine, options.batch)
-    verifier.send(Kind.READY)
+    verifier.send(Kind.READY, engine.step_s(options.batch))
     with contextlib.suppress(Closed):
         device.run()
 

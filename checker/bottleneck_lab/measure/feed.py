@@ -129,12 +129,16 @@ class FeedSession(Session):
     ) -> None:
         super().__init__("learner", worker, channel)
         self.device = device
+        self.step_s = 0.0
         self._arena = arena
         self._janitor = context.janitor
 
     @classmethod
     def start(cls, context: Context, limits: Limits, step_s: float, batch: int) -> FeedSession:
-        """Starts device and script and waits until the script is ready to train."""
+        """Starts device and script and waits until the script is ready to train.
+
+        An emulated device is to take `step_s` for a step; `session.step_s` is what the device takes, measured where it is a real one.
+        """
         arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
         device, channel, theirs = start_device(context, arena, step_s, batch)
         arguments = [
@@ -151,7 +155,8 @@ class FeedSession(Session):
         theirs.close()
         session = cls(worker, channel, device, arena, context)
         try:
-            session.expect(Kind.READY, limits.start_s, "starting the device")
+            ready: list[Any] = session.expect(Kind.READY, limits.start_s, "starting the device")
+            session.step_s = float(ready[0])
             session.expect(Kind.READY, limits.start_s, "starting up and preparing")
         except BaseException:
             session.close()
@@ -223,11 +228,13 @@ def measure(context: Context) -> Measured:
     context.progress("starting your script", 0.1)
     with FeedSession.start(context, limits, step_s, batch) as session:
         meter = LoadMeter(lambda: own_cpu_s() + session.worker.cpu_s() + _cpu_of(session.device.pid))
+        step_s = session.step_s
         run = train(session, context, judge, step_s, batch)
         foreign_cores, isolation = meter.cores(), session.worker.isolation
     context.progress("checking pixels", 0.9)
     problem, checked = check_pixels(run, judge, context)
-    drift = calibrate(context, count) / before_s
+    # A real device's step does not follow the host's speed.
+    drift = 1.0 if context.device == "cuda" else calibrate(context, count) / before_s
     results = grade(context, run, step_s, drift, foreign_cores)
     results.insert(0, grade_check(context.required("right-pixels"), problem, checked, "images"))
     results.insert(0, grade_check(context.required("every-sample-once"), *check_samples(run, judge, context), "images"))

@@ -125,3 +125,4 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
     assert engine.start(images, images, 2000) == 1000 + 16 * MS
     assert engine.start(images[:8], images, 90 * MS) == 90 * MS
     assert engine.start(images, images, 0) == 98 * MS
+    assert engine.step_s(16) == pytest.approx(0.016)
