@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import socket
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +74,14 @@ def calls(options: argparse.Namespace) -> None:
             step()
 
 
+def print_learners(error: Exception, folder: Path) -> None:
+    """The traceback from the first frame of the learner's own on: how this program came to call it is of no use to them."""
+    trace = error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent != folder:
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
@@ -85,7 +95,11 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    {"train": train, "calls": calls}[options.mode](options)
+    try:
+        {"train": train, "calls": calls}[options.mode](options)
+    except Exception as error:
+        print_learners(error, options.entry.parent)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

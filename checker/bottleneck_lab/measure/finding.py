@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_operators, find_self_times
-from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import Conditions, grade_check
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import VerifierFault
@@ -597,7 +597,7 @@ def _details(truth: Truth, captures: int) -> dict[str, Any]:
 def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
     """`lab profile`: runs the learner's script, whose own recording is what this kind of lab is about; its exit status.
 
-    The trace that it writes is moved to `trace`.
+    The trace that it writes is copied to `trace`. Raises UsageError for a script that runs but writes none, as the shipped one does.
     """
     written = context.workspace / "trace.json.gz"
     written.unlink(missing_ok=True)  # an older one is not what is asked for
@@ -617,8 +617,11 @@ def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> 
             on_line(line)
         status = process.wait()
     context.janitor.forget(process.pid)
-    if status == 0 and written.is_file():
+    if status == 0 and not written.is_file():
+        raise UsageError(
+            f"{context.lab.spec.entry} ran to its end, but recorded nothing: there is no trace.",
+            "That is your part of this lab: see README.md, or `lab hint`; then `lab profile` again.",
+        )
+    if status == 0:
         shutil.copyfile(written, trace)
-    elif status == 0:
-        on_line(f"{context.lab.spec.entry} wrote no trace: that is your part of this lab, see README.md.\n")
     return status
