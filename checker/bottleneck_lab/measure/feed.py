@@ -22,11 +22,11 @@ import numpy as np
 import psutil
 
 from bottleneck_lab.grading.criteria import (
-    BUSY_CORES,
     Conditions,
     grade_check,
     grade_decision,
     grade_value,
+    not_held_against,
     sequential_test,
 )
 from bottleneck_lab.grading.sequential import BLOCKS, State
@@ -371,14 +371,7 @@ def grade(context: Context, run: Run, step_s: float, drift: float, foreign_cores
         else grade_decision(spec, decision, "blocks")
     )
     idle = grade_decision(wait, sequential_test(wait, BLOCKS).decide(run.idle(), exhausted=True), "blocks")
-    return [_not_held_against(result, foreign_cores) for result in (busy, idle)]
-
-
-def _not_held_against(result: CriterionResult, foreign_cores: float) -> CriterionResult:
-    """A miss while other programs took the machine is no miss of the learner's."""
-    if result.holds is False and foreign_cores > BUSY_CORES:
-        return msgspec.structs.replace(result, holds=None)
-    return result
+    return [not_held_against(result, foreign_cores) for result in (busy, idle)]
 
 
 def _cpu_of(pid: int) -> float:

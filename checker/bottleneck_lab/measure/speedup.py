@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.grading.criteria import Conditions, grade_check, grade_decision, sequential_test, worst_case
+from bottleneck_lab.grading.criteria import (
+    Conditions,
+    grade_check,
+    grade_decision,
+    not_held_against,
+    sequential_test,
+    worst_case,
+)
 from bottleneck_lab.grading.sequential import (
     SELF_TEST_MARGIN,
     SELF_TEST_PAIRS,
@@ -184,19 +191,20 @@ def _compare(comparison: Comparison) -> Measured:
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
     tests = _tests(context)
     cases = _sample(comparison, [Case(name) for name in names], tests)
+    other_cores = meter.cores()
     _refuse_overhead(overhead_s, cases, tests)
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
     return Measured(
-        [_answers_result(context, cases, hard), *_target_results(context, cases)],
+        [_answers_result(context, cases, hard), *_target_results(context, cases, other_cores)],
         isolation=comparison.learner.worker.isolation,
         details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
         notes=[quiet],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
             noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,
-            other_cores=meter.cores(),
+            other_cores=other_cores,
             cores=os.cpu_count(),
         ),
     )
@@ -252,10 +260,11 @@ def _answers_result(context: Context, cases: list[Case], hard: int) -> Criterion
     return grade_check(context.required("right-answers"), None, checked)
 
 
-def _target_results(context: Context, cases: list[Case]) -> list[CriterionResult]:
-    """One result a target, which every case has to meet on its own."""
-    return [
+def _target_results(context: Context, cases: list[Case], other_cores: float) -> list[CriterionResult]:
+    """One result a target, which every case has to meet on its own. A ratio has its partner beside it, milliseconds have none."""
+    results = [
         worst_case({case.name: grade_decision(spec, case.decisions[spec.id]) for case in cases})
         for spec in context.lab.spec.devices[context.device].criteria
         if spec.id in _SAMPLES
     ]
+    return [result if result.id == "speedup" else not_held_against(result, other_cores) for result in results]

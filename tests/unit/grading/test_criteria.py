@@ -21,6 +21,7 @@ from bottleneck_lab.grading.criteria import (
     grade_check,
     grade_decision,
     grade_value,
+    not_held_against,
     not_measured,
     sequential_test,
     worst_case,
@@ -274,3 +275,11 @@ def test_no_time_to_measure_is_not_called_close_to_the_target():
 
 def test_the_plan_of_a_test_can_be_chosen():
     assert sequential_test(BUSY, Plan(looks=(20,))).plan.looks == (20,)
+
+
+def test_a_miss_without_a_partner_is_not_held_against_anybody_while_others_use_the_machine():
+    missed = sampled(SPEEDUP, [1.0] * 12)
+    assert missed.holds is False
+    assert not_held_against(missed, 0.6).holds is None
+    assert not_held_against(missed, 0.1).holds is False
+    assert not_held_against(sampled(SPEEDUP, [9.0] * 12), 0.6).holds is True
