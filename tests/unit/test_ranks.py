@@ -14,6 +14,7 @@ from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, l
 from bottleneck_lab.measure.ranks.figures import RanksMeasurement, results
 from bottleneck_lab.measure.ranks.protocol import EVENT, Event, Kind, unpack
 from bottleneck_lab.measure.ranks.rules import Ledger, Violation
+from bottleneck_lab.measure.ranks.virtual import notes
 
 LAB = Path(__file__).parents[2] / "labs" / "ddp-scaling"
 FABRIC = load_fabric()
@@ -159,6 +160,8 @@ def test_a_slower_run_on_few_ranks_is_no_better_start():
     slowed = msgspec.structs.replace(FIGURES, few_images_per_s=50, many_images_per_s=130)
     assert slowed.scaling == pytest.approx(130 / 98)
     assert [result.holds for result in results(slowed, SPECS)] == [True, False, True]
+    assert any("the shipped script is the faster one" in line for line in notes(slowed, COSTS))
+    assert not any("the shipped script is the faster one" in line for line in notes(FIGURES, COSTS))
 
 
 def test_good_figures_hold_and_wrong_training_is_all_that_is_said():
@@ -234,8 +237,6 @@ def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
 
 
 def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
-    from bottleneck_lab.measure.ranks.virtual import notes
-
     told = notes(FIGURES, COSTS)
     assert all("modelled" in line for line in told if " ms" in line or "images/s" in line or "GB/s" in line)
     assert any(line.startswith("not modelled:") for line in told)

@@ -131,11 +131,16 @@ def same_training(run: Run, reference: Run) -> str | None:
 def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """What a reader must know of these figures: the few that explain the verdict, then what they rest on."""
     m = measurement
+    slowed = m.few_images_per_s < 0.999 * m.baseline_few_images_per_s
+    told = [
+        f"on {m.few} ranks the shipped script is the faster one, so its throughput is what {m.many} ranks are compared with"
+    ]
     return [
         f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms a step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
         f"{m.communication_ms:.2f} ms of communication, {m.overlap_share:.0%} of it under compute; {m.bytes_per_step / 1e6:.1f} MB of gradients a step",
         f"modelled throughput, images/s: {m.few_images_per_s:.0f} on {m.few}, {m.many_images_per_s:.0f} on {m.many}; "
         f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
+        *(told if slowed else []),
         f"{m.few} ranks are one node, {m.many} ranks are two: the slower link between nodes comes in with the second",
         *load_fabric().assumptions(),
         f"cost table: {costs.gpu}. {costs.source}",
