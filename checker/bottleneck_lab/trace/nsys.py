@@ -47,6 +47,8 @@ _DIRECTIONS = {1: Direction.H2D, 2: Direction.D2H, 8: Direction.D2D, 9: Directio
 _HOST_MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}
 _SYNC_NAMES = {1: "Event synchronize", 2: "Stream wait event", 3: "Stream synchronize", 4: "Context synchronize"}
 _OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+|^autograd::engine")
+_NUMBERED = re.compile(r", (?:seq|op_id) = .*$")
+"""What tells one call of an operator from the next."""
 _PUSH_POP, _START_END = 59, 60
 _LONGEST_NS = 86_400_000_000_000
 
@@ -478,9 +480,8 @@ def _nvtx(report: _Tables, strings: _Strings, threads: _Threads) -> tuple[HostTa
     )
     for number in used:
         value = strings.values[number]
-        if _OPERATOR.match(value) and not is_range(value):
-            renamed[number] = strings.add(value.split(", seq = ")[0].split(", op_id = ")[0])
-            operator[number] = True
+        renamed[number] = strings.add(_NUMBERED.sub("", value)) if _NUMBERED.search(value) else number
+        operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
     table = {"start": rows["start"], "end": rows["end"], "rank": rank, "thread": thread}
     made = [
         make_table(
