@@ -217,33 +217,52 @@ def markdown(result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+PANEL, TALL, TOP_RATIO = 340, 210, 3.0
+COLORS = ("#777777", "#d1495b", "#00798c", "#c98a00", "#5b8e7d", "#30638e", "#8e44ad", "#a0522d")
+
+
 def plot(result: dict) -> str:
-    """An SVG: ratio over length, a panel for each thread count and mask at dim 64, PyTorch the line at 1."""
-    names = list(result["rows"][0]["ratios"])
-    colors = ["#888", "#d1495b", "#00798c", "#edae49", "#5b8e7d", "#30638e"]
-    panels = sorted({(row["threads"], row["causal"]) for row in result["rows"]})
-    width, height, parts = 340, 220, []
-    for index, (threads, causal) in enumerate(panels):
-        chosen = [row for row in result["rows"] if (row["threads"], row["causal"], row["dim"]) == (threads, causal, 64)]
-        x = {row["length"]: 50 + 270 * i / max(1, len(chosen) - 1) for i, row in enumerate(chosen)}
-        y = lambda ratio: 180 - 150 * min(ratio, 3.0) / 3.0  # noqa: E731
-        left = width * index
-        label = f"{'causal' if causal else 'full'}, {threads} thread{'s' * (threads > 1)}, dim 64"
-        parts.append(f'<g transform="translate({left},0)"><text x="50" y="16" font-weight="bold">{label}</text>')
-        for r in (0, 1, 2, 3):
-            parts.append(f'<line x1="45" x2="325" y1="{y(r)}" y2="{y(r)}" stroke="{"#000" if r == 1 else "#ddd"}"/>')
-            parts.append(f'<text x="20" y="{y(r) + 4}">{r}x</text>')
-        parts += [f'<text x="{x[n]}" y="196" text-anchor="middle">{n}</text>' for n in x]
-        for name, color in zip(names, colors, strict=False):
-            points = " ".join(f"{x[row['length']]:.0f},{y(row['ratios'][name]):.1f}" for row in chosen)
-            parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts.append("</g>")
+    """An SVG: ratio over length, a row of panels for each head dimension, a panel for each thread count and mask, PyTorch the line at 1."""
+    rows = result["rows"]
+    colors = dict(zip(rows[0]["ratios"], COLORS, strict=False))
+    columns, dims = (sorted({key(row) for row in rows}) for key in (_column, lambda row: row["dim"]))
+    parts = []
+    for down, dim in enumerate(dims):
+        for across, column in enumerate(columns):
+            chosen = [row for row in rows if row["dim"] == dim and _column(row) == column]
+            parts.append(f'<g transform="translate({PANEL * across},{TALL * down})">{_panel(chosen, colors)}</g>')
+    width, height = PANEL * len(columns), TALL * len(dims) + 24
     legend = "".join(
-        f'<text x="{50 + 170 * i}" y="214" fill="{color}">{name}</text>'
-        for i, (name, color) in enumerate(zip(names, colors, strict=False))
+        f'<text x="{50 + (width - 60) * i / len(colors):.0f}" y="{height - 8}" fill="{color}" font-weight="bold">{name}</text>'
+        for i, (name, color) in enumerate(colors.items())
     )
-    size = f'viewBox="0 0 {width * len(panels)} {height}" width="{width * len(panels)}" height="{height}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">{"".join(parts)}{legend}</svg>\n'
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    background = f'<rect width="{width}" height="{height}" fill="#fff"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">{background}{"".join(parts)}{legend}</svg>\n'
+
+
+def _column(row: dict) -> tuple[int, bool]:
+    return row["threads"], row["causal"]
+
+
+def _panel(rows: list[dict], colors: dict[str, str]) -> str:
+    """Lines of one head dimension, thread count and mask; a ratio above the top is drawn at it."""
+    x = {row["length"]: 50 + 270 * i / max(1, len(rows) - 1) for i, row in enumerate(rows)}
+    y = {ratio: 180 - 150 * ratio / TOP_RATIO for ratio in range(int(TOP_RATIO) + 1)}
+    threads, mask = rows[0]["threads"], "causal" if rows[0]["causal"] else "full"
+    label = f"{mask}, {threads} thread{'s' * (threads > 1)}, dim {rows[0]['dim']}"
+    parts = [f'<text x="50" y="16" font-weight="bold">{label}</text>']
+    for ratio, height in y.items():
+        parts.append(
+            f'<line x1="45" x2="325" y1="{height}" y2="{height}" stroke="{"#000" if ratio == 1 else "#ddd"}"/>'
+        )
+        parts.append(f'<text x="20" y="{height + 4}">{ratio}x</text>')
+    parts += [f'<text x="{x[length]:.0f}" y="196" text-anchor="middle">{length}</text>' for length in x]
+    for name, color in colors.items():
+        heights = [180 - 150 * min(row["ratios"][name], TOP_RATIO) / TOP_RATIO for row in rows]
+        points = " ".join(f"{place:.0f},{height:.1f}" for place, height in zip(x.values(), heights, strict=True))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+    return "".join(parts)
 
 
 def merged(file: Path, measured: list[dict]) -> list[dict]:
