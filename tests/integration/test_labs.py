@@ -84,12 +84,12 @@ def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path):
 def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):
     lab = [sys.executable, "-m", "bottleneck_lab"]
     environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "COLUMNS": "80"}
-    run = {"env": environment, "capture_output": True, "text": True, "check": False}
-    subprocess.run([*lab, "start", "fused-attention", str(tmp_path / "work")], **run)
-    told = subprocess.run([*lab, "report", "--recorded", "ncu"], cwd=tmp_path / "work", **run)
+    run = {"env": environment, "capture_output": True, "text": True}
+    subprocess.run([*lab, "start", "fused-attention", str(tmp_path / "work")], check=True, **run)
+    told = subprocess.run([*lab, "report", "--recorded", "ncu"], cwd=tmp_path / "work", check=False, **run)
     assert told.returncode == 0, told.stderr
     assert "no GPU has measured them" in told.stdout
     assert "1 Shared memory is read and written with bank conflicts" in told.stdout
-    none = subprocess.run([*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", **run)
+    none = subprocess.run([*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", check=False, **run)
     assert none.returncode == 2
     assert "came with no report of 'nsys'" in none.stderr
