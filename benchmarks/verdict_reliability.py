@@ -353,8 +353,8 @@ def page(checks: list[dict[str, Any]]) -> str:
         "Loads are one process each: a loop, copies of 64 MB, writes with fsync; *quiet* is a virtual machine with nothing else of ours running.",
         "*Measured* is the median over the checks of figure over target, which is the level as the checks saw it.",
         "",
-        "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds a check |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds a check | protocol's share of a call |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for slug, subject in SUBJECTS.items():
         for kind in LOADS:
@@ -372,8 +372,10 @@ def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
     scale = 0.80 / STRICTER if SUBJECTS[slug].make is pace else 1.0
     middle = f"{scale * statistics.median(figures):.3g}x" if figures else "–"
     seconds = statistics.median(line["seconds"] for line in cell)
+    shares = [line["overhead"] for line in cell if line["overhead"] is not None]
+    protocol = f"{statistics.median(shares):.1%}" if shares else "–"
     named = {0.8: "one wrong", 1.25: "right"}[level] if SUBJECTS[slug].make is answers else f"{level}x"
-    return f"| {slug} | {kind} | {named} | {' | '.join(str(counts[name]) for name in OUTCOMES)} | {middle} | {seconds:.1f} |"
+    return f"| {slug} | {kind} | {named} | {' | '.join(str(counts[name]) for name in OUTCOMES)} | {middle} | {seconds:.1f} | {protocol} |"
 
 
 def _bounds(checks: list[dict[str, Any]]) -> list[str]:

@@ -15,6 +15,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bottleneck_lab.grading.criteria import (
@@ -50,17 +51,29 @@ MAX_OVERHEAD_SHARE = 0.02
 
 @dataclass
 class Case:
-    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured."""
+    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's."""
 
     name: str
+    overhead_s: float = 0.0
     reference_s: list[float] = field(default_factory=list)
     learner_s: list[float] = field(default_factory=list)
     decisions: dict[str, Decision] = field(default_factory=dict)
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Asks every test about the pairs so far; True while one of them wants more."""
-        self.decisions = {id_: test.decide(_SAMPLES[id_](self), exhausted=exhausted) for id_, test in tests.items()}
+        without = self.without_overhead()
+        self.decisions = {
+            id_: _agreed(test, _SAMPLES[id_](self), _SAMPLES[id_](without), exhausted=exhausted)
+            for id_, test in tests.items()
+        }
         return any(decision.wanted for decision in self.decisions.values())
+
+    def without_overhead(self) -> Case:
+        """The same without the protocol's time; of an answer faster than that, nothing is left."""
+        reference_s, learner_s = (
+            [max(second - self.overhead_s, 1e-9) for second in side] for side in (self.reference_s, self.learner_s)
+        )
+        return Case(self.name, 0.0, reference_s, learner_s)
 
     def states(self) -> dict[str, State]:
         """What each test said."""
@@ -190,9 +203,9 @@ def _compare(comparison: Comparison) -> Measured:
     overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
     tests = _tests(context)
-    cases = _sample(comparison, [Case(name) for name in names], tests)
+    cases = _sample(comparison, [Case(name, overhead_s) for name in names], tests)
     other_cores = meter.cores()
-    _refuse_overhead(overhead_s, cases, tests)
+    _refuse_overhead(cases, tests)
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
@@ -210,24 +223,24 @@ def _compare(comparison: Comparison) -> Measured:
     )
 
 
-def _refuse_overhead(overhead_s: float, cases: list[Case], tests: dict[str, SequentialTest]) -> None:
-    """The protocol's time is in both sides' and pulls every ratio towards 1. What is decided only by that is not decided at all."""
+def _refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
+    """Raises VerifierFault where the protocol's own time is all that stands between the pairs and a decision."""
     for case in cases:
-        share = overhead_s / median(case.learner_s or [math.inf])
-        if share > MAX_OVERHEAD_SHARE and _decided_without(overhead_s, case, tests) != case.states():
+        share = case.overhead_s / median(case.learner_s or [math.inf])
+        plain = {id_: test.decide(_SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
+        if share > MAX_OVERHEAD_SHARE and plain != case.states():
             raise VerifierFault(
                 f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
             )
 
 
-def _decided_without(overhead_s: float, case: Case, tests: dict[str, SequentialTest]) -> dict[str, State]:
-    """What the tests would have said of calls without the protocol's time; of an answer faster than that, nothing is left."""
-    reference_s, learner_s = (
-        [max(second - overhead_s, 1e-9) for second in side] for side in (case.reference_s, case.learner_s)
-    )
-    without = Case(case.name, reference_s, learner_s)
-    without.decide(tests, exhausted=True)
-    return without.states()
+def _agreed(test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool) -> Decision:
+    """The decision that holds with the protocol's time, which is in both sides' and pulls every ratio towards 1, and without it."""
+    first, second = (test.decide(each, exhausted=exhausted) for each in (samples, without))
+    if first.state is second.state:
+        return first
+    wanted = max(first.wanted, second.wanted)
+    return msgspec.structs.replace(first, state=State.CONTINUE if wanted else State.INCONCLUSIVE, wanted=wanted)
 
 
 Samples = Callable[[Case], list[float]]

@@ -1,0 +1,46 @@
+"""What the protocol's own time may decide: nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.measure.faults import VerifierFault
+from bottleneck_lab.measure.speedup import Case, _refuse_overhead
+
+TESTS = {"speedup": SequentialTest(target=3.0)}
+
+
+def case(ratio: float, overhead_s: float, pairs: int = 12) -> Case:
+    """Pairs whose true ratio is `ratio`, each call 10 ms of the learner's or more, plus the protocol's time."""
+    return Case("only", overhead_s, [0.01 * ratio + overhead_s] * pairs, [0.01 + overhead_s] * pairs)
+
+
+@pytest.mark.parametrize(("ratio", "state"), [(2.0, State.FAIL), (4.0, State.PASS)])
+def test_what_holds_with_and_without_the_protocols_time_is_decided(ratio, state):
+    made = case(ratio, overhead_s=0.001)
+    assert not made.decide(TESTS, exhausted=False)
+    assert made.states() == {"speedup": state}
+    _refuse_overhead([made], TESTS)
+
+
+def test_a_miss_that_is_the_protocols_own_is_none():
+    made = case(3.1, overhead_s=0.001)  # 2.91x with the protocol's time, 3.1x without
+    made.decide(TESTS, exhausted=True)
+    assert made.states() == {"speedup": State.INCONCLUSIVE}
+    with pytest.raises(VerifierFault, match="too short"):
+        _refuse_overhead([made], TESTS)
+
+
+def test_as_fast_as_is_not_granted_by_the_protocols_time_either():
+    tests = {"speedup": SequentialTest(target=1.0, margin=0.97)}
+    made = case(0.968, overhead_s=0.002)  # 0.973x with the protocol's time
+    made.decide(tests, exhausted=True)
+    assert made.states() == {"speedup": State.INCONCLUSIVE}
+
+
+def test_a_little_of_the_protocols_time_leaves_it_undecided_but_is_no_error():
+    made = case(3.01, overhead_s=0.0002)
+    made.decide(TESTS, exhausted=True)
+    assert made.states() == {"speedup": State.INCONCLUSIVE}
+    _refuse_overhead([made], TESTS)
