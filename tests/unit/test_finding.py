@@ -2,16 +2,22 @@
 
 import gzip
 import json
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from bottleneck_lab.analysis.operators import OperatorRow
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure import finding as f
+from bottleneck_lab.measure.verifier import check_lab
 
 PASSES = 4
 CONV, NORM, POOL, ADD, OUTER = "aten::conv", "aten::norm", "aten::pool", "aten::add_", "aten::conv2d"
@@ -229,3 +235,170 @@ def test_shares_that_scatter_or_are_too_few_are_not_known():
 def test_calls_that_differ_from_pass_to_pass_count_as_a_mean():
     odd = replace(made_up(SHARES), times={CONV: np.array([6, 7, 8, 9, 10]), NORM: np.array([10, 10, 10, 10])})
     assert f.undisturbed_shares([odd], PASSES)[CONV] == pytest.approx(0.5)
+
+
+# ------------------------------------------------------------------------------------------ whole checks, on made-up traces
+
+PASS = [
+    ("aten::conv2d", "aten::mkldnn_convolution", 7000, [[4, 3, 224, 224], [64, 3, 7, 7], [], [], [], [], []]),
+    ("aten::batch_norm", "aten::native_batch_norm", 1000, [[4, 64, 112, 112], [64]]),
+    ("aten::max_pool2d", "aten::max_pool2d_with_indices", 800, [[4, 64, 112, 112], [], [], [], [], []]),
+    ("aten::linear", "aten::addmm", 300, [[1000], [4, 2048], [2048, 1000], [], []]),
+]
+"""Of one pass: an operator, the one that it calls, its microseconds and the shapes of both."""
+VALUES = {
+    "aten::mkldnn_convolution": ["", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"],
+    "aten::max_pool2d_with_indices": ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"],
+}
+ANSWERS = {
+    "first": "aten::mkldnn_convolution", "first_share": 0.767, "first_bound": "compute-bound",
+    "second": "aten::native_batch_norm", "second_share": 0.11, "second_bound": "memory-bound",
+    "third": "aten::max_pool2d_with_indices", "third_share": 0.088, "third_bound": "memory-bound",
+    "ceiling": 4.3, "kernels": "none on a CPU",
+}  # fmt: skip
+
+
+CPU_ONLY = {"aten::addmm": 9000, "aten::max_pool2d_with_indices": 5000, "aten::native_batch_norm": 700}
+"""Microseconds that launching takes on a GPU's host, where it takes others than the kernel."""
+
+
+def recorded(passes, rng, begin_s, device="cpu", cold=()):
+    """The bytes of a trace of so many passes: no two take the same time. Operators in `cold` take twelve times as long."""
+    events, now = [], 0.0
+    for number, (outer, inner, micros, dims) in enumerate(PASS * passes):
+        taken = micros * (1 + 0.002 * rng.random()) * (12 if inner in cold else 1)
+        host = taken if device == "cpu" else CPU_ONLY.get(inner, 50)
+        events += [event("aten::empty", now + each, 1) for each in (0, 2)]
+        events += [event(outer, now + 4, host + 10, dims), event(inner, now + 9, host, dims)]
+        events[-1]["args"]["Concrete Inputs"] = VALUES.get(inner, [""])
+        if device == "cuda":
+            events += launch(number, now + 10, 30_000.0 * number, taken)
+        now += host + 20
+    trace = {"schemaVersion": 1, "baseTimeNanoseconds": int(begin_s * 1e9), "traceEvents": events}
+    return np.frombuffer(json.dumps(trace).encode(), dtype=np.uint8)
+
+
+def launch(number, ts, kernel_ts, dur):
+    """A kernel, and the runtime call that launches it."""
+    linked = {"correlation": number + 1}
+    call = event("cudaLaunchKernel", ts, 3) | {"cat": "cuda_runtime", "args": linked}
+    kernel = {"cat": "kernel", "pid": 0, "tid": 7, "args": linked | {"device": 0, "stream": 7}}
+    return [call, event("some_kernel", kernel_ts, dur) | kernel]
+
+
+class Recorder:
+    """Stands where a worker stands: the reference's answers, or a learner's that records as many passes more as it is told."""
+
+    extra_passes = 0
+    isolation: ClassVar = {}
+
+    def __init__(self, role, device):
+        self.role, self.device, self.worker, self.rng = role, device, self, np.random.default_rng(len(role))
+
+    @classmethod
+    def start(cls, context, role, folder, entry, limits):
+        return cls(role, context.device)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def cpu_s(self):
+        return 0.0
+
+    def call(self, inputs):
+        if len(inputs) == 3 and inputs[0] == "probe":
+            return 0.0, [np.array([25e9, 160e9]), "cpu"]
+        passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
+        cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
+        return 0.0, [recorded(passes, self.rng, time.time(), self.device, cold)]
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    """The verdict on a workspace with the solution's script and these answers, by `check_lab`; only the workers are stood in for."""
+    monkeypatch.setattr(f, "CallSession", Recorder)
+    (tmp_path / "photos" / "small").mkdir(parents=True)
+    Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
+    lab = find_lab("resnet-top-ops")
+    shutil.copytree(lab.solution, tmp_path / "work")
+
+    def check(answers, device="cpu"):
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in answers.items())
+        (tmp_path / "work" / "diagnosis.toml").write_text(text)
+        return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
+
+    return check
+
+
+def failed(verdict):
+    return [result.id for result in verdict.criteria if result.holds is False]
+
+
+def test_right_answers_and_a_genuine_capture_pass(checked):
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "PASS", (verdict.summary, verdict.measurement)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "wrong"),
+    [
+        (
+            "top-operators",
+            {
+                "second": ANSWERS["third"],
+                "second_share": 0.088,
+                "third": "aten::addmm",
+                "third_share": 0.033,
+                "third_bound": "memory-bound",
+            },
+        ),
+        ("shares", {"second_share": 0.20}),
+        ("bounds", {"first_bound": "memory-bound"}),
+        ("ceiling", {"ceiling": 1.3}),
+    ],
+)
+def test_each_criterion_fails_for_its_own_reason_where_all_else_is_right(checked, criterion, wrong):
+    verdict = checked(ANSWERS | wrong)
+    assert (verdict.outcome, verdict.reason) == ("FAIL", "wrong diagnosis")
+    assert failed(verdict) == [criterion], verdict.summary
+
+
+def test_the_capture_fails_alone_where_the_answers_are_right(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "extra_passes", 3)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "warm-up passes" in verdict.summary
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("aten::conv2d", "aten::mkldnn_convolution", "aten::batch_norm"), "order of total times"),
+        (("aten::empty", "aten::addmm", "aten::native_batch_norm"), "numbers of calls"),
+        (("aten::mkldnn_convolution", "aten::addmm", "aten::native_batch_norm"), "cold passes"),
+    ],
+)
+def test_a_wrong_order_is_told_apart_in_a_recorded_trace(checked, names, says, device):
+    verdict = checked(ANSWERS | dict(zip(f.PLACES, names, strict=True)), device)
+    assert says in next(result.sentence for result in verdict.criteria if result.id == "top-operators")
+
+
+def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
+    assert checked(ANSWERS, "cuda").outcome == "PASS"
+    names = ("aten::addmm", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
+    sentences = {r.id: r.sentence for r in checked(ANSWERS | dict(zip(f.PLACES, names, strict=True)), "cuda").criteria}
+    assert "times on the CPU" in sentences["top-operators"]
+    by_host = ANSWERS | {"third_share": 0.34}
+    assert "share of the CPU's time" in {r.id: r.sentence for r in checked(by_host, "cuda").criteria}["shares"]
+
+
+@pytest.mark.parametrize(
+    ("share", "says"), [(0.38, "parents are counted"), (0.06, "share of the calls"), (0.56, "cold passes")]
+)
+def test_a_wrong_share_is_told_apart_in_a_recorded_trace(checked, share, says):
+    sentences = {r.id: r.sentence for r in checked(ANSWERS | {"first_share": share}).criteria}
+    assert says in sentences["shares"]

@@ -365,7 +365,8 @@ def _other_order(names: list[str], truth: Truth) -> str:
     """Which mistaken order of operators the answer follows, as a sentence; empty when none fits."""
     orders = {
         "That is the order of total times, in which an operator holds all that it calls; sort by self time.": lambda row: (
-            row.total_ns
+            _total_ns(row, truth),
+            row.total_ns,  # on a GPU a parent's total is just its child's
         ),
         "That is the order of the numbers of calls, not of times.": lambda row: row.calls,
     }
@@ -388,7 +389,12 @@ def _other_order(names: list[str], truth: Truth) -> str:
     return sentence if sentence and fits[sentence] > plain else "Sort by self time on the device."
 
 
-def _top(capture: Capture, key: Callable[[OperatorRow], float]) -> list[str]:
+def _total_ns(row: OperatorRow, truth: Truth) -> int:
+    """An operator's time on the device with all that it calls."""
+    return row.device_total_ns if truth.capture.has_device else row.total_ns
+
+
+def _top(capture: Capture, key: Callable[[OperatorRow], Any]) -> list[str]:
     return [row.name for row in sorted(capture.operators.values(), key=key, reverse=True)[: len(PLACES)]]
 
 
@@ -410,20 +416,22 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
 def _other_share(name: str, answer: float, truth: Truth) -> str:
     """Which mistaken share the answer is, as a sentence; empty when none fits."""
     rows = truth.capture.operators
-    row, cold = rows[name], truth.cold.operators.get(name)
-    sums = {key: max(sum(getattr(r, key) for r in rows.values()), 1) for key in ("self_ns", "total_ns", "calls")}
+    row, cold, gpu = rows[name], truth.cold.operators.get(name), truth.capture.has_device
+    own = row.device_self_ns if gpu else row.self_ns
+    whole = max(sum(each.device_self_ns if gpu else each.self_ns for each in rows.values()), 1)
+    with_children = max(sum(_total_ns(each, truth) for each in rows.values()), 1)
     mistakes = {
-        "That is its share of all total times, in which parents are counted together with their children.": row.self_ns
-        / sums["total_ns"],
-        "That is its total time, with all that it calls; its self time is asked for.": row.total_ns / sums["self_ns"],
-        "That is its share of the calls, not of the time.": row.calls / sums["calls"],
+        "That is its share of all total times, in which parents are counted together with their children.": own
+        / with_children,
+        "That is its total time, with all that it calls; its self time is asked for.": _total_ns(row, truth) / whole,
+        "That is its share of the calls, not of the time.": row.calls / sum(each.calls for each in rows.values()),
         "That is its share with the first, cold passes counted in; warm up before recording.": cold.share
         if cold
         else 0.0,
     }
     if truth.capture.has_device:
-        mistakes["That is its share of the CPU's time; on a GPU the device's own time counts."] = (
-            row.self_ns / sums["self_ns"]
+        mistakes["That is its share of the CPU's time; on a GPU the device's own time counts."] = row.self_ns / max(
+            sum(each.self_ns for each in rows.values()), 1
         )
     near = {sentence: abs(share - answer) for sentence, share in mistakes.items()}
     best = min(near, key=lambda sentence: near[sentence])
