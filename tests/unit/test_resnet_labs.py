@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,10 +13,17 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
-from bottleneck_lab.catalog import LabSpec, read_toml
+from bottleneck_lab.capture import workload
+from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.grading.criteria import sequential_test
+from bottleneck_lab.grading.diagnosis import grade_diagnosis
+from bottleneck_lab.grading.sequential import State
+from bottleneck_lab.measure.speedup import Case
 
 ROOT = Path(__file__).parents[2]
 LATENCY, TOP_OPS = ROOT / "labs" / "resnet-latency", ROOT / "labs" / "resnet-top-ops"
+LATENCY_SPEC = msgspec.convert(read_toml(LATENCY / "lab.toml"), LabSpec)
 SETTINGS = {"photos": "large", "near_tie": 0.25, "disagreement": 0.028}
 
 
@@ -120,3 +128,84 @@ def test_work_of_the_other_operators():
     pooled = work("aten::max_pool2d_with_indices", ((1, 2, 8, 8), ()), ("", "[3, 3]", "[2, 2]", "[1, 1]"))
     assert pooled == (2 * 16 * 9, 4 * 128 + 12 * 32)
     assert work("aten::empty", ((),), ("",)) is None
+
+
+# ------------------------------------------------------------------------------------------ each criterion of resnet-latency alone
+
+RIGHT_ANSWERS = read_toml(ROOT / "solutions" / "resnet-latency" / "diagnosis.toml")
+QUESTIONS = {question.id: question for question in LATENCY_SPEC.questions}
+
+
+def wrong_questions(answers):
+    results, _ = grade_diagnosis(LATENCY_SPEC.questions, answers, RIGHT_ANSWERS, {"preprocess_share": 0.61})
+    return [result.id for result in results if not result.holds]
+
+
+def test_the_solutions_answers_are_right():
+    assert wrong_questions(RIGHT_ANSWERS) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        *[(id_, choice) for id_ in QUESTIONS for choice in QUESTIONS[id_].choices if choice != RIGHT_ANSWERS[id_]],
+        ("preprocess_share", 0.35),
+        ("predicted_gain", ""),
+    ],
+)
+def test_each_question_fails_alone(question, answer):
+    assert wrong_questions(RIGHT_ANSWERS | {question: answer}) == [question]
+
+
+@pytest.mark.parametrize(
+    ("device", "reference_s", "learner_s", "missed"),
+    [
+        ("cpu", 0.36, 0.09, []),
+        ("cpu", 0.36, 0.30, ["speedup"]),
+        ("cuda", 0.015, 0.003, []),
+        ("cuda", 0.010, 0.0045, ["speedup"]),
+        ("cuda", 0.030, 0.006, ["p50-ms"]),
+    ],
+)
+def test_each_target_is_missed_alone(device, reference_s, learner_s, missed):
+    tests = {spec.id: sequential_test(spec) for spec in LATENCY_SPEC.devices[device].criteria if spec.kind == "target"}
+    case = Case("large", reference_s=[reference_s] * 40, learner_s=[learner_s] * 40)
+    case.decide(tests, exhausted=True)
+    assert [id_ for id_, decision in case.decisions.items() if decision.state is not State.PASS] == missed
+    assert all(decision.state is not State.INCONCLUSIVE for decision in case.decisions.values())
+
+
+# ------------------------------------------------------------------------------------------ the scripts that a learner meets
+
+
+def course_lab(slug):
+    spec = msgspec.convert(read_toml(ROOT / "labs" / slug / "lab.toml"), LabSpec)
+    return Lab(slug, "beginner", ROOT / "labs" / slug, ROOT / "solutions" / slug, spec)
+
+
+def profiled(lab, workspace, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    photos = tmp_path / "photos" / "large"
+    photos.mkdir(parents=True)
+    Image.new("RGB", (2304, 1728)).save(photos / "0.jpg")
+    workload.profile(
+        lab, workspace, "cpu", "torch", data=photos.parent, home=tmp_path, out=out, progress=lambda *_: None
+    )
+
+
+def test_a_script_that_records_nothing_is_told_what_its_part_is(tmp_path):
+    shutil.copytree(TOP_OPS, tmp_path / "work")
+    (tmp_path / "work" / "profile_resnet.py").write_text("print('4 passes: no trace')\n")
+    with pytest.raises(UsageError, match=r"recorded nothing") as error:
+        profiled(course_lab("resnet-top-ops"), tmp_path / "work", tmp_path)
+    assert "README.md" in error.value.remedy
+
+
+def test_of_a_failure_the_learners_own_lines_are_shown(tmp_path):
+    shutil.copytree(LATENCY, tmp_path / "work")
+    (tmp_path / "work" / "predict.py").write_text("def load(device):\n    return lambda jpeg: jpeg.nonsense\n")
+    with pytest.raises(CaptureError, match="nonsense") as error:
+        profiled(course_lab("resnet-latency"), tmp_path / "work", tmp_path)
+    assert "predict.py" in error.value.message
+    assert "bottleneck_lab" not in error.value.message
