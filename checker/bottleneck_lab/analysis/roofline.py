@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
 
+from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.trace.counters import KernelCounters
-from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.trace.shapes import PRECISIONS
+from bottleneck_lab.trace.timeline import Ints, Kind, Timeline, take
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -90,3 +93,94 @@ def find_placements(timeline: Timeline, machine: Machine, precision: str = "fp32
         if moved > 0 and kernel.duration_ns > 0:
             found.append(place(kernel.name, counted_flop(kernel), moved, kernel.duration_ns / 1e9, machine, precision))
     return found
+
+
+class MatrixRow(msgspec.Struct, frozen=True):
+    """Calls of one matrix operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
+
+    `moved_bytes` is the least that any kernel has to move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the attainable
+    rate that was reached, the achieved FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
+    """
+
+    operator: str
+    precision: str
+    calls: int
+    time_ns: int
+    flop: float
+    moved_bytes: float
+    intensity: float
+    flops_per_s: float
+    bound: Literal["compute-bound", "memory-bound", "unknown"]
+    ceiling_share: float
+
+
+class Roofline(msgspec.Struct, frozen=True):
+    """The matrix operators whose shapes were recorded, longest first. `note` says where the ceilings come from, or why there are none."""
+
+    machine: Machine | None = None
+    rows: list[MatrixRow] = []
+    note: str = ""
+
+
+def find_roofline(timeline: Timeline) -> Roofline:
+    """Places matrix operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded."""
+    if not len(timeline.matrix):
+        return Roofline()
+    machine, note = _ceilings(timeline)
+    times = _matrix_times(timeline)
+    ran = times > 0
+    matrix = timeline.matrix
+    keys, inverse = np.unique(matrix.name[ran].astype(np.int64) << 8 | matrix.precision[ran], return_inverse=True)
+    calls, ns, flop, moved = (
+        np.bincount(inverse.reshape(-1), weights=column[ran], minlength=len(keys)).tolist()
+        for column in (np.ones(len(matrix)), times, matrix.flop, matrix.moved_bytes)
+    )
+    rows = [
+        _matrix_row(timeline.strings[key >> 8], PRECISIONS[key & 0xFF], calls[i], ns[i], flop[i], moved[i], machine)
+        for i, key in enumerate(keys.tolist())
+    ]
+    return Roofline(machine, sorted(rows, key=lambda row: -row.time_ns), note)
+
+
+def _matrix_row(
+    operator: str, precision: str, calls: float, ns: float, flop: float, moved: float, machine: Machine | None
+) -> MatrixRow:
+    rate, intensity = flop / ns * 1e9, flop / moved
+    bound: Literal["compute-bound", "memory-bound", "unknown"] = "unknown"
+    share = -1.0
+    if machine is not None and precision in machine.flops:
+        bound = "compute-bound" if intensity >= machine.balance(precision) else "memory-bound"
+        share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
+    return MatrixRow(operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share)
+
+
+def _matrix_times(timeline: Timeline) -> Ints:
+    """Per call, the time of the device work that it launched, or its own where there is no device, ns."""
+    matrix = timeline.matrix
+    times = np.zeros(len(matrix), dtype=np.int64)
+    if len(timeline.device):
+        work = take(timeline.device, timeline.device.kind == Kind.KERNEL)
+        keys, ranks, duration = work.external, work.rank, work.end - work.start
+    else:
+        rows = timeline.operators
+        keys, ranks, duration = rows.correlation, rows.rank, rows.end - rows.start
+    call = join_rows(matrix.external, matrix.rank, keys, ranks)
+    np.add.at(times, call[call >= 0], duration[call >= 0])
+    return times
+
+
+def _ceilings(timeline: Timeline) -> tuple[Machine | None, str]:
+    if timeline.emulated:
+        return None, "No ceilings are drawn: the device is emulated, and its times say nothing of arithmetic or memory."
+    if not len(timeline.device):
+        return (
+            None,
+            "No ceilings are drawn: a CPU's depend on its clock, its vector units and the threads used, which no capture records.",
+        )
+    name = next((device.name for device in timeline.devices if device.name), "")
+    machine = find_machine(name)
+    if machine is None:
+        return None, f"No ceilings are drawn: none are listed for {name or 'a device that the capture does not name'}."
+    return machine, (
+        f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32 without tensor cores: with TF32 allowed more can be reached."
+    )

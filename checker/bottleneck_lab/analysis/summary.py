@@ -13,6 +13,7 @@ from bottleneck_lab.analysis.operators import LineRow, OperatorRow, build_calls,
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
+from bottleneck_lab.analysis.roofline import Roofline, find_roofline
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CopyRow, find_copies
 from bottleneck_lab.analysis.window import Step, find_steps, find_window
@@ -55,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     memory: list[MemoryUse]
     stragglers: list[Straggler]
     findings: list[Finding]
+    roofline: Roofline = Roofline()
 
 
 def summarise(timeline: Timeline) -> Summary:
@@ -102,6 +104,7 @@ def summarise(timeline: Timeline) -> Summary:
         memory=seen.memory,
         stragglers=seen.stragglers,
         findings=find_findings(seen),
+        roofline=find_roofline(timeline),
     )
 
 

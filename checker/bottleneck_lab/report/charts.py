@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import log10
 
 from bottleneck_lab.analysis.memory import MemoryUse
+from bottleneck_lab.analysis.roofline import Roofline
 from bottleneck_lab.analysis.window import Step
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
@@ -113,6 +115,39 @@ def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) 
         for place, (title, height) in enumerate(columns)
     ]
     return tag("svg", tag("title", spoken), drawn, role="img", height=COLUMN_HEIGHT)
+
+
+def roofline_chart(roofline: Roofline) -> Markup | None:
+    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision that occurs; None where the ceilings are unknown."""
+    rows = [row for row in roofline.rows if row.ceiling_share >= 0]
+    if roofline.machine is None or not rows:
+        return None
+    machine = roofline.machine
+    precisions = sorted({row.precision for row in rows})
+    ends = [row.intensity for row in rows] + [machine.balance(precision) for precision in precisions]
+    low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
+    top = log10(max(machine.flops[precision] for precision in precisions)) + 0.2
+    bottom = min(log10(row.flops_per_s) for row in rows) - 0.3
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        return 0.02 + 0.9 * (log10(intensity) - low) / (high - low), 170 * (top - log10(rate)) / (top - bottom)
+
+    drawn: list[Markup] = []
+    for precision in precisions:
+        ridge = at(machine.balance(precision), machine.flops[precision])
+        slope = at(10**low, max(10**low * machine.bytes_per_s, 10**bottom))
+        drawn += [_roof(slope, ridge), _roof(ridge, (0.92, ridge[1]))]
+        drawn.append(tag("text", precision, x="93%", y=ridge[1] + 4, class_="soft"))
+    for row in rows:
+        x, y = at(row.intensity, row.flops_per_s)
+        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.0f} FLOP a byte"
+        drawn.append(tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value"))
+    spoken = f"Matrix operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
+    return tag("svg", tag("title", spoken), drawn, role="img", height=180)
+
+
+def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:
+    return tag("line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="roof")
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:

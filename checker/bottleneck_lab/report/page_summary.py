@@ -158,7 +158,7 @@ def _finding(finding: Finding) -> Markup:
 
 def operators_section(summary: Summary) -> Markup | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
-    wide = [build(summary) for build in (_kernels, _operators, _lines)]
+    wide = [build(summary) for build in (_kernels, _operators, _roofline, _lines)]
     small = [build(summary) for build in (_syncs, _copies, _launches, _memory, _stragglers)]
     if not any(wide) and not any(small):
         return None
@@ -198,6 +198,30 @@ def _kernels(summary: Summary) -> Markup | None:
     ]
     head = ["kernel", "calls", "share", "total", "mean", "longest", "occupancy"]
     return _table(head, cells, "Top kernels", numeric=range(1, 7))
+
+
+def _roofline(summary: Summary) -> Markup | None:
+    """Matrix operators against the device's ceilings, by the FLOP and bytes that their shapes imply."""
+    found = summary.roofline
+    cells = [
+        [
+            _name(row.operator),
+            row.precision,
+            f"{row.calls:,}",
+            words.format_duration(row.time_ns),
+            words.format_flops(row.flops_per_s),
+            f"{row.intensity:,.0f}",
+            row.bound if row.ceiling_share >= 0 else "–",
+            words.format_share(row.ceiling_share) if row.ceiling_share >= 0 else "–",
+        ]
+        for row in found.rows[:TOP]
+    ]
+    head = ["operator", "type", "calls", "time", "achieved", "FLOP a byte", "ceiling above it", "of that ceiling"]
+    listed = _table(head, cells, "Matrix operators under the roofline", numeric=(2, 3, 4, 5, 7))
+    how = "FLOP and bytes are counted from the shapes of the inputs, each byte moved once: the least that any kernel can do."
+    return (
+        join([charts.roofline_chart(found), listed, tag("p", f"{found.note} {how}", class_="soft")]) if listed else None
+    )
 
 
 def _lines(summary: Summary) -> Markup | None:

@@ -56,6 +56,11 @@ def _decimals(value: float) -> int:
     return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
 
 
+def format_flops(rate: float) -> str:
+    """FLOP/s in G or T."""
+    return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
+
+
 def format_bytes(size: float) -> str:
     """Bytes in binary units."""
     for step, unit in _BYTES:

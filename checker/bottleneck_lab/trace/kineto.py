@@ -19,6 +19,7 @@ from bottleneck_lab.trace.timeline import (
     DeviceTable,
     HostTable,
     Kind,
+    MatrixTable,
     MemoryTable,
     Thread,
     Timeline,
@@ -79,7 +80,15 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
         emulated=any(strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()),
         notes=tuple(said),
         facts=_facts(metadata),
+        matrix=_matrix_table(columns.joined("matrix"), rank),
     )
+
+
+def _matrix_table(rows: NDArray[Any], rank: int) -> MatrixTable:
+    columns = {
+        name: np.ascontiguousarray(rows[name]) for name in ("external", "name", "flop", "moved_bytes", "precision")
+    }
+    return MatrixTable(rank=np.full(len(rows), rank, dtype=np.int32), **columns)
 
 
 def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:

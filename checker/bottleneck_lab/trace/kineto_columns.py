@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.kineto_events import mend
+from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
 
 LONGEST_NS = 86_400_000_000_000
 """No profiled activity takes a day: such a duration is an overflow."""
@@ -37,8 +38,9 @@ DEVICE = np.dtype(
 MEMORY = np.dtype(
     [("start", "i8"), ("bytes", "i8"), ("allocated", "i8"), ("reserved", "i8"), ("device", "i4"), ("thread", "i4")]
 )
+MATRIX = np.dtype([("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")])
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
-DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY}
+DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "matrix": MATRIX}
 
 
 class Numbers(dict[Any, int]):
@@ -96,6 +98,7 @@ class Columns:
         self.malformed = 0
         self.overhead_ns = 0
         self._parsed = _Parsed()
+        self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
 
     def add(self, events: list[Any]) -> None:
         """Takes one piece: events, or dictionaries where a piece held something unexpected."""
@@ -107,6 +110,9 @@ class Columns:
         for table in HOST_TABLES:
             if groups[table]:
                 self.pieces[table].append(self._spans(groups[table], table == "runtime"))
+        matrix = [e for e in groups["operators"] if e.name in COUNTED and e.args.dims]
+        if matrix:
+            self.pieces["matrix"].append(self._matrix(matrix))
         if groups["device"]:
             self.pieces["device"].append(self._activities(groups["device"]))
         if groups["overhead"]:
@@ -170,6 +176,18 @@ class Columns:
         rows["block"] = np.clip(_integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30)
         rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
         return rows
+
+    def _matrix(self, events: list[Any]) -> NDArray[Any]:
+        rows = []
+        for event, external in zip(events, _external(events).tolist(), strict=True):
+            args = event.args
+            key = (event.name, *(bytes(part) for part in (args.dims, args.types, args.values)))
+            if key not in self._works:
+                self._works[key] = work_of(*key)
+            work = self._works[key]
+            if work is not None:
+                rows.append((external, work.flop, work.moved_bytes, self.names[event.name], work.precision))
+        return np.array(rows, dtype=MATRIX)
 
     def _memory(self, events: list[Any]) -> NDArray[Any]:
         rows = np.empty(len(events), dtype=MEMORY)

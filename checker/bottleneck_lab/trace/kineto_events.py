@@ -47,7 +47,13 @@ class _Operator(msgspec.Struct, gc=False, frozen=True):
     external_old: int = msgspec.field(name="external id", default=-1)
 
 
-class _Activity(_Operator, gc=False, frozen=True):
+class _Shaped(_Operator, gc=False, frozen=True):
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
+
+
+class _Activity(_Shaped, gc=False, frozen=True):
     correlation: int = -1
     device: int | None = None
     stream: int | str | None = None
@@ -116,7 +122,7 @@ class _Flow(msgspec.Struct, gc=False, tag_field="cat"):
 
 def _kinds_of_event() -> list[type[msgspec.Struct]]:
     """One type a category: the decoder tells them apart by it, and skips what a type has no field for. Old traces write categories with a capital."""
-    args = {"device": _Activity, "runtime": _Call}
+    args = {"device": _Activity, "runtime": _Call, "operators": _Shaped}
     found = []
     for category, table in {**HOST_CATEGORIES, **dict.fromkeys(DEVICE_CATEGORIES, "device")}.items():
         fields = [("args", args.get(table, _Operator), args.get(table, _Operator)())]

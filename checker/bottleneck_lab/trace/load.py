@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -132,6 +132,9 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
         emulated=any(t.emulated for t in timelines),
         notes=tuple(f"rank {rank}: {note}" for t, rank in zip(timelines, ranks, strict=True) for note in t.notes),
         **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
+        matrix=tl.MatrixTable(
+            **{c.name: np.concatenate([getattr(part.matrix, c.name) for part in parts]) for c in fields(tl.MatrixTable)}
+        ),
     )
 
 
@@ -155,4 +158,9 @@ def _moved(timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int]
         if hasattr(table, "thread"):
             changes["thread"] = table.thread + np.int32(first_thread)
         moved[name] = replace(table, **changes)
-    return replace(timeline, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)
+    matrix = replace(
+        timeline.matrix,
+        name=numbers[timeline.matrix.name] if len(timeline.matrix) else timeline.matrix.name,
+        rank=np.full(len(timeline.matrix), rank, dtype=np.int32),
+    )
+    return replace(timeline, matrix=matrix, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)

@@ -198,7 +198,11 @@ def _read(report: _Tables, source: Path) -> Timeline:
             f"{source.name} is an SQLite file, but no export of nsys.",
             "Export a report with `nsys export --type sqlite`.",
         )
-    strings = _Strings(report.rows('SELECT id, value FROM "StringIds"') if "StringIds" in report.columns else [])
+    strings = _Strings(
+        report.rows("""SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'""")
+        if "StringIds" in report.columns
+        else []
+    )
     notes: list[str] = []
     ranks = _Ranks()
     device = _device(report, strings, ranks, notes)

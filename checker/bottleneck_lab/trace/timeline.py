@@ -109,6 +109,32 @@ class MemoryTable:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixTable:
+    """Calls of matrix operators whose shapes were recorded: FLOP, and the bytes that had to be moved at least. `external` joins them to
+    `DeviceTable.external` and to `HostTable.correlation` of operators; `precision` is an index into shapes.PRECISIONS. In no order."""
+
+    external: Ints
+    rank: SmallInts
+    name: SmallInts
+    flop: NDArray[np.float64]
+    moved_bytes: NDArray[np.float64]
+    precision: TinyInts
+
+    def __len__(self) -> int:
+        return len(self.external)
+
+
+NO_MATRIX = MatrixTable(
+    external=np.empty(0, dtype=np.int64),
+    rank=np.empty(0, dtype=np.int32),
+    name=np.empty(0, dtype=np.int32),
+    flop=np.empty(0),
+    moved_bytes=np.empty(0),
+    precision=np.empty(0, dtype=np.int8),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Thread:
     """A host thread; `tid` is as the tool wrote it."""
 
@@ -150,6 +176,7 @@ class Timeline:
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     counters: tuple[KernelCounters, ...] = ()
+    matrix: MatrixTable = NO_MATRIX
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,0 +1,90 @@
+"""What matrix operators had to compute and to move at least, from the shapes of their inputs.
+
+FLOP count a multiplication and an addition each. Bytes are every input and the output once: what a cache of any size cannot save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import msgspec
+
+PRECISIONS = ("", "fp64", "fp32", "fp16")
+"""fp16 stands for bf16 as well: matrix units run both at one rate."""
+_TYPES = {"double": (1, 8), "float": (2, 4), "c10::Half": (3, 2), "c10::BFloat16": (3, 2)}
+
+
+class Work(NamedTuple):
+    """`precision` is an index into PRECISIONS."""
+
+    flop: float
+    moved_bytes: float
+    precision: int
+
+
+Shape = tuple[int, ...]
+Counted = tuple[float, float]
+"""FLOP, and elements read and written."""
+
+
+def _product(a: Shape, b: Shape) -> Counted:
+    """[…, m, k] x [k, n] or [b, m, k] x [b, k, n]."""
+    (m, k), n, many = a[-2:], b[-1], prod(a[:-2])
+    return 2.0 * many * m * k * n, float(prod(a) + prod(b) + many * m * n)
+
+
+def _convolution(values: Shape, weight: Shape, padding: Shape, stride: Shape, dilation: Shape) -> Counted:
+    """Values [n, c, …], weight [o, c / groups, …]; also for fewer or more than two dimensions."""
+    out = [
+        (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
+        for size, kernel, pad, step, spread in zip(values[2:], weight[2:], padding, stride, dilation, strict=True)
+    ]
+    made = values[0] * weight[0] * prod(out)
+    return 2.0 * made * prod(weight[1:]), float(prod(values) + prod(weight) + made)
+
+
+def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
+    """[b, heads, length, dim]: two products, queries with keys and weights with values. A causal mask halves this where the kernel uses it."""
+    *many, length, dim = query
+    return 2.0 * prod(many) * length * key[-2] * (dim + value[-1]), float(2 * prod(query) + prod(key) + prod(value))
+
+
+_Count = Callable[[list[Shape], list[Shape]], Counted]
+_COUNTS: dict[str, _Count] = {
+    **dict.fromkeys(("aten::mm", "aten::bmm"), lambda shapes, _: _product(shapes[0], shapes[1])),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])),
+    "aten::cudnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[2:5]),
+    "aten::mkldnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[3:6]),
+    **dict.fromkeys(
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            "aten::_scaled_dot_product_efficient_attention",
+            "aten::_scaled_dot_product_cudnn_attention",
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+        ),
+        lambda shapes, _: _attention(shapes[0], shapes[1], shapes[2]),
+    ),
+}
+COUNTED = frozenset(_COUNTS)
+"""Operators that launch the work themselves, and whose shapes tell how much it is."""
+
+
+def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
+    """One call's work, from the JSON of "Input Dims", "Input type" and "Concrete Inputs"; None when they do not tell."""
+    try:
+        shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
+        given = [_numbers(text) for text in msgspec.json.decode(values)] if values else []
+        flop, elements = _COUNTS[name](shapes, given)
+        precision, size = _TYPES[next(kind for kind in kinds if kind in _TYPES)]
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError, KeyError, StopIteration, AttributeError):
+        return None
+    return Work(flop, elements * size, precision) if flop > 0 and elements > 0 else None
+
+
+def _numbers(text: Any) -> Shape:
+    """ "[1, 2]" → (1, 2); anything else is no list of numbers, and empty."""
+    if not isinstance(text, str) or not text.startswith("["):
+        return ()
+    return tuple(int(part) for part in text.strip("[]").split(",") if part.strip().lstrip("-").isdecimal())

@@ -1,0 +1,92 @@
+"""Matrix operators under the roofline, from shapes whose FLOP are known by hand."""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, merge_ranks, summarise
+from bottleneck_lab.report.html import render_html
+from bottleneck_lab.trace.shapes import work_of
+
+MM = {"Input Dims": [[128, 64], [64, 32]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
+
+
+def capture(tmp_path, name="NVIDIA A100-SXM4-80GB", device=True, **args):
+    mm = {"External id": 7, **MM, **args}
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": mm}]
+    kernel = {"External id": 7, "device": 0, "stream": 7, "correlation": 3}
+    if device:
+        events += [
+            {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at, "dur": 1, "args": kernel}
+            for at in (20, 30)
+        ]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": name}], "traceEvents": events}))
+    return load(path)
+
+
+def counted(name, dims, kinds, values=()):
+    return work_of(name, *(json.dumps(part).encode() for part in (dims, kinds, list(values))))
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values", "flop", "elements"),
+    [
+        ("aten::mm", [[3, 4], [4, 5]], [], 2 * 60, 12 + 20 + 15),
+        ("aten::addmm", [[5], [3, 4], [4, 5]], [], 2 * 60, 12 + 20 + 15),
+        ("aten::bmm", [[7, 3, 4], [7, 4, 5]], [], 14 * 60, 7 * (12 + 20 + 15)),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 3, 8, 4]] * 3, [], 2 * 6 * 8 * 8 * 8, 4 * 192),
+        (
+            "aten::cudnn_convolution",
+            [[1, 2, 6, 6], [4, 2, 3, 3]],
+            ["", "", "[1, 1]", "[2, 2]", "[1, 1]"],
+            2 * 4 * 9 * 18,
+            72 + 72 + 36,
+        ),
+    ],
+)
+def test_flop_and_bytes_by_hand(name, dims, values, flop, elements):
+    found = counted(name, dims, ["c10::Half"] * 3, values)
+    assert (found.flop, found.moved_bytes) == (flop, 2 * elements)
+
+
+@pytest.mark.parametrize(
+    ("dims", "kinds"),
+    [([], []), ([[3]], ["float"]), ([[3, 4], [4, 5]], ["int"]), ("x", "y"), ([[0, 4], [4, 5]], ["float"] * 2)],
+)
+def test_what_shapes_do_not_tell_is_not_counted(dims, kinds):
+    assert counted("aten::mm", dims, kinds) is None
+
+
+def test_a_kernel_is_placed_under_its_ceiling(tmp_path):
+    found = summarise(capture(tmp_path)).roofline
+    (row,) = found.rows
+    flop, moved = 2 * 128 * 64 * 32, 4 * (128 * 64 + 64 * 32 + 128 * 32)
+    assert (row.operator, row.precision, row.calls, row.time_ns) == ("aten::mm", "fp32", 1, 2000)
+    assert row.flops_per_s == pytest.approx(flop / 2e-6)
+    assert row.intensity == pytest.approx(flop / moved)
+    assert row.bound == "memory-bound"
+    assert row.ceiling_share == pytest.approx(flop / 2e-6 / (flop / moved * 2039e9))
+    assert "data sheet" in found.note
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "said"), [("RTX 9", True, "none are listed"), ("", False, "a CPU's depend")]
+)
+def test_without_ceilings_it_says_why(tmp_path, name, device, said):
+    found = summarise(capture(tmp_path, name, device)).roofline
+    assert said in found.note
+    assert [row.ceiling_share for row in found.rows] == [-1]
+    assert found.rows[0].time_ns == (2000 if device else 5000)
+
+
+def test_ranks_are_joined_each_with_its_own(tmp_path):
+    first, second = capture(tmp_path), capture(tmp_path)
+    assert [row.calls for row in summarise(merge_ranks([first, second])).roofline.rows] == [2]
+
+
+def test_the_page_draws_it(tmp_path):
+    timeline = capture(tmp_path)
+    page = render_html(title="x", timeline=timeline, summary=summarise(timeline))
+    assert "Matrix operators under the roofline" in page
+    assert 'class="roof"' in page
