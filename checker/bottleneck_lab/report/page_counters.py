@@ -59,4 +59,7 @@ def _figures(pair: Pair) -> list[list[str]]:
 
 
 def _cell(figure: Figure | None) -> str:
-    return tag("b", f"{figure.value:.3g}{figure.unit}", class_=_STYLES[figure.grade]) if figure else ""
+    if figure is None:
+        return ""
+    mark = " poor" if figure.grade == "poor" else ""  # colour is only a second sign
+    return tag("b", f"{figure.value:.3g}{figure.unit}{mark}", class_=_STYLES[figure.grade])
