@@ -16,12 +16,22 @@ from PIL import Image
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.measure import finding as f
+from bottleneck_lab.measure import finding
+from bottleneck_lab.measure.finding_answers import (
+    not_genuine,
+    other_times,
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
+)
+from bottleneck_lab.measure.finding_capture import Call, Capture, read_capture
+from bottleneck_lab.measure.finding_shares import PLACES, Share, Truth, estimate_shares, uncertainty, undisturbed_shares
 from bottleneck_lab.measure.verifier import check_lab
 
 PASSES = 4
 CONV, NORM, POOL, ADD, OUTER = "aten::conv", "aten::norm", "aten::pool", "aten::add_", "aten::conv2d"
-LAYER_CALLS = [f.Call(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [f.Call("aten::linear", ((4, 8), (10, 8)), ())]
+LAYER_CALLS = [Call(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [Call("aten::linear", ((4, 8), (10, 8)), ())]
 RIGHT = {
     "first": CONV, "first_share": 0.60, "first_bound": "compute-bound",
     "second": NORM, "second_share": 0.20, "second_bound": "memory-bound",
@@ -48,7 +58,7 @@ def made_up(shares, *, passes=PASSES, calls=None, begin_s=100.0, device=False, s
         .ravel()
         for name, each in rows.items()
     }
-    return f.Capture(rows, (calls or LAYER_CALLS) * passes, begin_s, begin_s + 1, device, times)
+    return Capture(rows, (calls or LAYER_CALLS) * passes, begin_s, begin_s + 1, device, times)
 
 
 SHARES = {CONV: 0.60, NORM: 0.20, POOL: 0.12, ADD: 0.074}
@@ -58,12 +68,12 @@ COLD = {CONV: 0.30, ADD: 0.50, NORM: 0.12, POOL: 0.074}
 @pytest.fixture
 def truth():
     warm = made_up(SHARES)
-    shares = {name: f.Share(name, r.share, 0.005) for name, r in warm.operators.items()}
-    return f.Truth(shares, warm, made_up(COLD), 8.0, {CONV: 60.0, NORM: 0.25, POOL: 0.3, ADD: 0.1, OUTER: 60.0})
+    shares = {name: Share(name, r.share, 0.005) for name, r in warm.operators.items()}
+    return Truth(shares, warm, made_up(COLD), 8.0, {CONV: 60.0, NORM: 0.25, POOL: 0.3, ADD: 0.1, OUTER: 60.0})
 
 
 def problems(answers, truth):
-    judges = (f.wrong_operators, f.wrong_shares, f.wrong_bounds, f.wrong_ceiling)
+    judges = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
     return {judge.__name__: found for judge in judges if (found := judge(answers, truth))}
 
 
@@ -104,14 +114,14 @@ def test_each_criterion_fails_alone(truth, change, judge, says):
     ],
 )
 def test_a_wrong_order_is_told_by_its_kind(truth, names, says):
-    assert says in f.wrong_operators(dict(zip(f.PLACES, names, strict=True)), truth)
+    assert says in wrong_operators(dict(zip(PLACES, names, strict=True)), truth)
 
 
 def test_cpu_time_on_a_gpu_is_told(truth):
     rows = dict(truth.capture.operators)
     rows["aten::launch"] = msgspec.structs.replace(row("aten::launch", 0.0), self_ns=9_000)
     gpu = replace(truth, capture=replace(truth.capture, operators=rows, has_device=True))
-    assert "times on the CPU" in f.wrong_operators({"first": "launch", "second": CONV, "third": NORM}, gpu)
+    assert "times on the CPU" in wrong_operators({"first": "launch", "second": CONV, "third": NORM}, gpu)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +129,11 @@ def test_cpu_time_on_a_gpu_is_told(truth):
     [(0.35, "parents are counted"), (0.30, "cold passes"), (0.45, "")],
 )
 def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
-    assert says in f.wrong_shares(RIGHT | {"first_share": share}, truth)
+    assert says in wrong_shares(RIGHT | {"first_share": share}, truth)
 
 
 def test_near_ties_may_stand_in_either_order(truth):
-    tied = dict(truth.shares) | {POOL: f.Share(POOL, 0.19, 0.004)}
+    tied = dict(truth.shares) | {POOL: Share(POOL, 0.19, 0.004)}
     swapped = RIGHT | {"second": POOL, "third": NORM, "second_share": 0.19, "third_share": 0.2}
     assert problems(swapped, replace(truth, shares=tied)) == {}
 
@@ -134,7 +144,7 @@ def test_near_the_balance_either_bound_is_right(truth):
 
 
 def genuine(capture, truth, passes=PASSES):
-    return f.not_genuine(capture, truth, passes, 99.0, 102.0)
+    return not_genuine(capture, truth, passes, 99.0, 102.0)
 
 
 def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
@@ -148,8 +158,8 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         (made_up(SHARES, passes=7), "warm-up passes"),
         (made_up(SHARES, passes=2), "stopped too early"),
         (made_up(SHARES, begin_s=40.0), "copy of another"),
-        (made_up(SHARES, calls=[f.Call(OUTER, (), ())]), "record_shapes"),
-        (made_up(SHARES, calls=[f.Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
+        (made_up(SHARES, calls=[Call(OUTER, (), ())]), "record_shapes"),
+        (made_up(SHARES, calls=[Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
         (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "parts of passes"),
         (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "written down twice"),
     ],
@@ -159,9 +169,9 @@ def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says)
 
 
 def test_times_of_another_machine_are_refused(truth):
-    assert f.other_times(made_up(SHARES, slowed=[1]), truth, PASSES) is None
+    assert other_times(made_up(SHARES, slowed=[1]), truth, PASSES) is None
     other = made_up({CONV: 0.2, NORM: 0.5, POOL: 0.2, ADD: 0.09})
-    assert "not recorded as they run" in f.other_times(other, truth, PASSES)
+    assert "not recorded as they run" in other_times(other, truth, PASSES)
 
 
 def test_a_gpu_capture_without_gpu_work_is_refused(truth):
@@ -184,7 +194,7 @@ def trace_bytes(events):
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
     events = [event("aten::conv2d", 1e6, 100.0, [[4, 3], [8]]), event("aten::inner", 1e6 + 10, 80.0)]
-    capture = f.read_capture(pack(trace_bytes(events)), tmp_path)
+    capture = read_capture(pack(trace_bytes(events)), tmp_path)
     assert capture.operators["aten::inner"].share == pytest.approx(0.8)
     assert capture.calls[0].dims == ((4, 3), (8,))
     assert (capture.begin_s, capture.end_s) == pytest.approx((6.0, 6.0001))
@@ -198,13 +208,13 @@ def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
 )  # fmt: skip
 def test_what_is_no_trace_is_an_error_with_a_remedy(tmp_path, data):
     with pytest.raises(CaptureError) as error:
-        f.read_capture(data, tmp_path)
+        read_capture(data, tmp_path)
     assert error.value.remedy
 
 
 def known(captures):
-    shares = f.estimate_shares(captures, PASSES)
-    return shares, f.uncertainty(shares)
+    shares = estimate_shares(captures, PASSES)
+    return shares, uncertainty(shares)
 
 
 def test_alike_captures_are_known_well():
@@ -234,7 +244,7 @@ def test_shares_that_scatter_or_are_too_few_are_not_known():
 
 def test_calls_that_differ_from_pass_to_pass_count_as_a_mean():
     odd = replace(made_up(SHARES), times={CONV: np.array([6, 7, 8, 9, 10]), NORM: np.array([10, 10, 10, 10])})
-    assert f.undisturbed_shares([odd], PASSES)[CONV] == pytest.approx(0.5)
+    assert undisturbed_shares([odd], PASSES)[CONV] == pytest.approx(0.5)
 
 
 # ------------------------------------------------------------------------------------------ whole checks, on made-up traces
@@ -319,7 +329,7 @@ class Recorder:
 @pytest.fixture
 def checked(tmp_path, monkeypatch):
     """The verdict on a workspace with the solution's script and these answers, by `check_lab`; only the workers are stood in for."""
-    monkeypatch.setattr(f, "CallSession", Recorder)
+    monkeypatch.setattr(finding, "CallSession", Recorder)
     (tmp_path / "photos" / "small").mkdir(parents=True)
     Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
     lab = find_lab("resnet-top-ops")
@@ -383,14 +393,14 @@ def test_the_capture_fails_alone_where_the_answers_are_right(checked, monkeypatc
     ],
 )
 def test_a_wrong_order_is_told_apart_in_a_recorded_trace(checked, names, says, device):
-    verdict = checked(ANSWERS | dict(zip(f.PLACES, names, strict=True)), device)
+    verdict = checked(ANSWERS | dict(zip(PLACES, names, strict=True)), device)
     assert says in next(result.sentence for result in verdict.criteria if result.id == "top-operators")
 
 
 def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
     assert checked(ANSWERS, "cuda").outcome == "PASS"
     names = ("aten::addmm", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
-    sentences = {r.id: r.sentence for r in checked(ANSWERS | dict(zip(f.PLACES, names, strict=True)), "cuda").criteria}
+    sentences = {r.id: r.sentence for r in checked(ANSWERS | dict(zip(PLACES, names, strict=True)), "cuda").criteria}
     assert "times on the CPU" in sentences["top-operators"]
     by_host = ANSWERS | {"third_share": 0.34}
     assert "share of the CPU's time" in {r.id: r.sentence for r in checked(by_host, "cuda").criteria}["shares"]

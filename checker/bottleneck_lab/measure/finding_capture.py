@@ -1,0 +1,120 @@
+"""A torch.profiler capture as the `finding` kind needs it: operators, calls with their shapes, the self time of every single call, and when it was made."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_operators, find_self_times
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.load import load
+
+MAX_TRACE_BYTES = 512 << 20
+Times = NDArray[np.int64]
+
+
+class _Args(msgspec.Struct, frozen=True):
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    concrete: Any = msgspec.field(name="Concrete Inputs", default=())
+
+
+class _Event(msgspec.Struct, frozen=True):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    args: _Args | None = None
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One recorded call of an operator: its inputs' shapes, and the values of those inputs that are no tensors."""
+
+    name: str
+    dims: tuple[Any, ...]
+    concrete: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What a trace says: operators with the largest self time on the device first, every call with shapes, and when it was (Unix time, s)."""
+
+    operators: dict[str, OperatorRow]
+    calls: list[Call]
+    begin_s: float
+    end_s: float
+    has_device: bool
+    times: dict[str, Times]
+    """Nanoseconds of self time on the device of every single call, by operator, in the order of the calls."""
+
+    def count(self, name: str) -> int:
+        """How often an operator was called."""
+        return self.operators[name].calls if name in self.operators else 0
+
+    def shapes(self, names: set[str]) -> Counter[str]:
+        """How often each of these operators met which shapes."""
+        return Counter(f"{call.name} {call.dims}" for call in self.calls if call.name in names)
+
+
+def read_capture(data: bytes, scratch: Path) -> Capture:
+    """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything else."""
+    file, plain = scratch / "capture.json", _unpacked(data)
+    file.write_bytes(plain)
+    try:
+        trace = msgspec.json.decode(plain, type=_Trace)  # first: what is no trace must not keep the reader busy
+        timeline = load(file)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CaptureError(f"The trace cannot be read: {error}.", "Export it with `export_chrome_trace`.") from error
+    finally:
+        file.unlink()
+    tree = build_calls(timeline, python=False)
+    rows = find_operators(timeline, tree, top=10_000)
+    events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
+    if not rows or not events:
+        raise CaptureError("The trace holds no operators.", "Run the passes inside the profiler's `with` block.")
+    begin, end = min(event.ts for event in events), max(event.ts + event.dur for event in events)
+    calls = [_call(event) for event in events if event.args is not None and event.args.dims is not None]
+    return Capture(
+        operators={row.name: row for row in rows},
+        calls=calls,
+        begin_s=trace.base_ns / 1e9 + begin / 1e6,
+        end_s=trace.base_ns / 1e9 + end / 1e6,
+        has_device=bool(len(timeline.device)),
+        times=find_self_times(timeline, tree),
+    )
+
+
+def _unpacked(data: bytes) -> bytes:
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    unpack = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpack.decompress(data, MAX_TRACE_BYTES)
+    except zlib.error as error:
+        raise CaptureError(f"The trace is damaged ({error}).", "Record it again.") from error
+    if unpack.unconsumed_tail or not unpack.eof:
+        raise CaptureError("The trace is cut off, or larger than 512 MiB.", "Record fewer passes.")
+    return plain
+
+
+def _call(event: _Event) -> Call:
+    args = event.args or _Args()
+    dims, concrete = args.dims, args.concrete
+    return Call(event.name, _frozen(dims), tuple(map(str, concrete)) if isinstance(concrete, list | tuple) else ())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
