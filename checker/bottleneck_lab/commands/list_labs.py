@@ -14,7 +14,7 @@ EXAMPLE = "lab list --json"
 
 
 def command(json: Json = False) -> None:
-    """Show the course: every lab, and how far you are."""
+    """Show the course: every lab, what it teaches, and how far you are."""
     from bottleneck_lab.catalog import load_labs
     from bottleneck_lab.commands.ui import print_json
     from bottleneck_lab.workspace.progress import load_progress
@@ -59,4 +59,5 @@ def _show(rows: list[dict[str, Any]]) -> None:
             say(f"{stage}", style="bold")
         start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
         say(f"{start}{row['title']}", hang=len(start) - 1 if row["state"] != "open" else len(start) - 3)
+        say(f"{'':5}{'; '.join(row['skills'])}", style="dim")
     say("\n`lab start LAB` begins one; `lab` alone says what is next.", style="dim")
