@@ -345,9 +345,8 @@ def page(checks: list[dict[str, Any]]) -> str:
     out = [
         "# Whole checks of known speed",
         "",
-        f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {' to '.join(days[:1] + days[1:][-1:])}, ",
-        f"on {machine['cpu']}, {machine['cores']} cores,",
-        f"Linux {platform.release()}, Python {machine['python']}, NumPy {machine['numpy']}, torch {machine['torch']}, no GPU.",
+        f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {' to '.join(days[:1] + days[1:][-1:])}, on {machine['cpu']},",
+        f"{machine['cores']} cores, Linux {platform.release()}, Python {machine['python']}, NumPy {machine['numpy']}, torch {machine['torch']}, no GPU.",
         "",
         "The level is the speed in multiples of what the lab asks for; how it is known is said at the top of the program.",
         "Loads are one process each: a loop, copies of 64 MB, writes with fsync; *quiet* is a virtual machine with nothing else of ours running.",
