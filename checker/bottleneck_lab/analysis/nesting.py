@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts
+from bottleneck_lab.trace.timeline import Ints, SmallInts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +33,29 @@ class Tree:
         return total
 
 
-def nest(table: HostTable) -> Tree:
-    """The call tree of a table whose rows are in order. Every thread has its own number, whatever its rank.
+def nest(start: Ints, end: Ints, thread: SmallInts) -> Tree:
+    """The call tree of rows that are in order. Every thread has its own number, whatever its rank, and is nested by itself.
 
     The depth of a row is the number of rows of its thread that began before it and have not ended; its parent is the latest row one level up.
     """
-    lane = table.thread.astype(np.int64)
-    low = int(table.start.min(initial=0)) if len(table) else 0
-    span = int(table.end.max(initial=0)) - low + 2 if len(table) else 1
-    begin = lane * span + (table.start - low)
-    stop = lane * span + np.maximum(table.end - low, table.start - low + 1)
-    stop.sort()
-    order = np.argsort(begin, kind="stable")
-    ended = np.searchsorted(stop, begin[order], side="right")
-    del lane, stop
-    depth = np.empty(len(table), dtype=np.int32)
-    depth[order] = np.arange(len(table)) - ended
-    del order, ended
-    return Tree(_parents(begin, depth), depth)
+    depth, parent = np.zeros(len(start), dtype=np.int32), np.full(len(start), -1, dtype=np.int32)
+    for number in np.flatnonzero(np.bincount(thread)).tolist():
+        rows = np.flatnonzero(thread == number).astype(np.int32)
+        begin = start[rows]
+        stop = np.maximum(end[rows], begin + 1)
+        stop.sort()
+        own = np.arange(len(rows), dtype=np.int32)
+        own -= np.searchsorted(stop, begin, side="right").astype(np.int32)
+        del stop
+        depth[rows] = own
+        above = _parents(begin, own)
+        parent[rows] = np.where(above >= 0, rows[above], -1)
+    return Tree(parent, depth)
 
 
 def _parents(begin: Ints, depth: SmallInts) -> SmallInts:
     parent = np.full(len(begin), -1, dtype=np.int32)
-    by_depth: NDArray[np.intp] = np.lexsort((begin, depth))
+    by_depth: NDArray[np.intp] = np.argsort(depth, kind="stable")  # within a level still by begin
     edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
     for level in range(1, len(edges) - 1):
         above, rows = by_depth[edges[level - 1] : edges[level]], by_depth[edges[level] : edges[level + 1]]

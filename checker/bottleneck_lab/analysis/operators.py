@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
+from bottleneck_lab.trace.timeline import Ints, Kind, SmallInts, Timeline, order_of
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -71,23 +71,27 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
     start, end = (np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end"))
     order = order_of(start, end)
-    del start, end  # a large trace's columns are held one at a time
-    table = HostTable(
-        *(np.concatenate([getattr(part, column.name) for part in parts])[order] for column in fields(HostTable))
-    )
+    start, end = start[order], end[order]
+    name, thread = (np.concatenate([getattr(part, column) for part in parts])[order] for column in ("name", "thread"))
     layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
-    del order
-    device = timeline.device
-    work = device.kind != Kind.SYNC
-    duration = np.where(work, device.end - device.start, 0)
-    owner = join_rows(np.where(layer == RUNTIME, table.correlation, -1), table.rank, device.correlation, device.rank)
+    place = np.empty(len(order), dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    del order  # a large trace's columns are held no longer than they are needed
+    device_ns = _launched(timeline, place)
+    del place
+    return CallTree(CallTable(start, end, name), layer, nest(start, end, thread), device_ns)
+
+
+def _launched(timeline: Timeline, place: SmallInts) -> Ints:
+    """Per row of the call tree the duration of the device work that it launched. `place` holds the rows of the operators, then those of the calls."""
+    device, operators, runtime = timeline.device, timeline.operators, timeline.runtime
+    duration = np.where(device.kind != Kind.SYNC, device.end - device.start, 0)
+    owner = join_rows(runtime.correlation, runtime.rank, device.correlation, device.rank)
+    owner[owner >= 0] += len(operators)
     missing = owner < 0
-    owner[missing] = join_rows(
-        np.where(layer == OPERATOR, table.correlation, -1), table.rank, device.external, device.rank
-    )[missing]
+    owner[missing] = join_rows(operators.correlation, operators.rank, device.external[missing], device.rank[missing])
     found = owner >= 0
-    device_ns = np.bincount(owner[found], weights=duration[found], minlength=len(table)).astype(np.int64)
-    return CallTree(CallTable(table.start, table.end, table.name), layer, nest(table), device_ns)
+    return np.bincount(place[owner[found]], weights=duration[found], minlength=len(place)).astype(np.int64)
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:

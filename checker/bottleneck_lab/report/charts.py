@@ -142,8 +142,17 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
         x, y = at(row.intensity, row.flops_per_s)
         said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.0f} FLOP a byte"
         drawn.append(tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value"))
+    drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
+    drawn += [
+        tag("text", said, x=x, y=192, class_="soft", text_anchor=side)
+        for said, x, side in (
+            (f"{10**low:.3g}", "2%", "start"),
+            ("FLOP a byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
+            (f"{10**high:.3g}", "92%", "end"),
+        )
+    ]
     spoken = f"Matrix operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
-    return tag("svg", tag("title", spoken), drawn, role="img", height=180)
+    return tag("svg", tag("title", spoken), drawn, role="img", height=198)
 
 
 def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:

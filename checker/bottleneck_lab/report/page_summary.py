@@ -219,9 +219,8 @@ def _roofline(summary: Summary) -> Markup | None:
     head = ["operator", "type", "calls", "time", "achieved", "FLOP a byte", "ceiling above it", "of that ceiling"]
     listed = _table(head, cells, "Matrix operators under the roofline", numeric=(2, 3, 4, 5, 7))
     how = "FLOP and bytes are counted from the shapes of the inputs, each byte moved once: the least that any kernel can do."
-    return (
-        join([charts.roofline_chart(found), listed, tag("p", f"{found.note} {how}", class_="soft")]) if listed else None
-    )
+    said = tag("p", f"{found.note} {how}", class_="soft")
+    return join([listed, charts.roofline_chart(found), said]) if listed else None
 
 
 def _lines(summary: Summary) -> Markup | None:
