@@ -74,7 +74,8 @@ def test_a_program_s_capture_from_beginning_to_summary(folder):
     assert described["program"][1:] == ["net.py", "4"]
     assert list((made / "tensorboard").glob("*.pt.trace.json.gz"))
     assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
-    assert lab(folder, "report", str(made)).returncode == 0
+    assert "Where the time went" in lab(folder, "report").stdout, "the latest capture in this folder"
+    assert lab(folder, "report", "7").returncode == 2
 
 
 def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(folder):

@@ -100,7 +100,7 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
                 torch.cuda.synchronize()
     finally:
         if options.snapshot and cuda:
-            torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]
+            torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 def execute(program: list[str]) -> None:

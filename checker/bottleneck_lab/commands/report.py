@@ -84,15 +84,31 @@ def find_subject(what: str | None) -> Subject:
     """A file or folder of that name, or a capture of the workspace that one stands in. Raises UsageError, CaptureError."""
     from bottleneck_lab.commands.evidence import readable, trace_files
     from bottleneck_lab.commands.ui import here
+    from bottleneck_lab.errors import UsageError
     from bottleneck_lab.workspace.captures import find_capture
 
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         return Subject(trace_files(path), path) if (path / "capture.json").is_file() else Subject([path])
-    workspace = here()
+    try:
+        workspace = here()
+    except UsageError:
+        folder = _own_capture(what)
+        if folder is None:
+            raise
+        return Subject(trace_files(folder), folder)
     latest = readable(workspace)[-1:] if what is None else []
     folder = latest[0] if latest else find_capture(workspace, what)
     return Subject(trace_files(folder), folder, workspace)
+
+
+def _own_capture(what: str | None) -> Path | None:
+    """Outside a lab, the capture of that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
+    from bottleneck_lab.workspace.folder import numbered
+
+    found = [(number, path) for number, path in numbered(Path.cwd() / "captures") if (path / "capture.json").is_file()]
+    wanted = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
+    return wanted[-1] if wanted else None
 
 
 def recorded_subject(tool: str) -> Subject:

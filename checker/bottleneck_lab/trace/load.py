@@ -27,7 +27,7 @@ WORTHWHILE_BYTES = 48 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 SQLITE_MAGIC = b"SQLite format 3\x00"
-_ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
+_ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub says Any value, not a type
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 
@@ -81,7 +81,7 @@ def _load_plain(path: Path) -> Timeline:
 
 
 def _load_gzip(path: Path) -> Timeline:
-    with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]
+    with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]  # isal has no types for it
         start = file.peek(len(SQLITE_MAGIC))[: len(SQLITE_MAGIC)]
         return _unpacked(file, path) if start == SQLITE_MAGIC else read_kineto(file.read, path)
 

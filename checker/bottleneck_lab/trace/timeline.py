@@ -250,7 +250,9 @@ def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
     order = np.argsort(start, kind="stable")
     if len(order) < 2:
         return order
-    together = start[order[1:]] == start[order[:-1]]
+    ordered = start[order]
+    together = ordered[1:] == ordered[:-1]
+    del ordered
     tied = np.concatenate((together, [False])) | np.concatenate(([False], together))
     rows = order[tied]
     order[tied] = rows[np.lexsort((-end[rows], start[rows]))]
