@@ -196,6 +196,10 @@ def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
     events = [event("aten::conv2d", 1e6, 100.0, [[4, 3], [8]]), event("aten::inner", 1e6 + 10, 80.0)]
     capture = read_capture(pack(trace_bytes(events)), tmp_path)
     assert capture.operators["aten::inner"].share == pytest.approx(0.8)
+    assert {name: times.tolist() for name, times in capture.times.items()} == {
+        "aten::conv2d": [20_000],
+        "aten::inner": [80_000],
+    }
     assert capture.calls[0].dims == ((4, 3), (8,))
     assert (capture.begin_s, capture.end_s) == pytest.approx((6.0, 6.0001))
     assert not list(tmp_path.iterdir())

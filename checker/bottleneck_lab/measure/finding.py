@@ -104,9 +104,8 @@ def _find_truth(
     captures, error, spent_s = [capture("warm")], 1.0, 0.0
     while len(captures) < least or (error > precision and spent_s < max_s):
         known = f": shares ±{100 * error:.1f} points" if error < 1 else ""
-        context.progress(
-            f"capture {len(captures) + 1} of the workload{known}", 0.1 + 0.7 * max(spent_s / max_s, 0.1 * len(captures))
-        )
+        done = min(1.0, max(spent_s / max_s, 0.1 * len(captures)))
+        context.progress(f"capture {len(captures) + 1} of the workload{known}", 0.1 + 0.7 * done)
         captures.append(capture("warm"))
         error, spent_s = uncertainty(estimate_shares(captures, passes)), time.monotonic() - began
     if error > float(settings.get("loosest", 0.04)):
@@ -115,11 +114,17 @@ def _find_truth(
             "this machine is too busy.",
             "Close other programs and check again.",
         )
-    (ceilings, name) = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
-    balance = next((known_ for key, known_ in judge.KNOWN_BALANCE.items() if key in name), ceilings[1] / ceilings[0])
     quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
-    truth = Truth(estimate_shares(captures, passes), quietest, cold, float(balance), intensities(quietest, judge.work))
+    intensity, balance = intensities(quietest, judge.work), _balance(reference, judge)
+    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity)
     return truth, Effort(len(captures), time.monotonic() - began)
+
+
+def _balance(reference: CallSession, judge: ModuleType) -> float:
+    """FLOP a byte at which this machine's memory and arithmetic are equally busy: published for known GPUs, otherwise measured."""
+    ceilings, name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
+    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
+    return float(next(published, ceilings[1] / ceilings[0]))
 
 
 def _learners_capture(
