@@ -145,19 +145,19 @@ def test_each_kind_of_stall_shows_as_what_it_is(tmp_path):
     text = (ROOT / "solutions" / "ddp-scaling" / "train.py").read_text().replace("LOG_EVERY = 20", "LOG_EVERY = 1000")
     cases = "".join(
         f"            if (step, number) == ({step}, 1):\n                {code}\n"
-        for step, (code, _) in enumerate(STALLS.values(), start=1)
+        for step, (code, _) in enumerate(STALLS.values(), start=2)
     )
     script = tmp_path / "stalls.py"
     script.write_text(
         "import time\nimport numpy\n" + text.replace("            running +=", f"{cases}            running +=", 1)
     )
-    run = emulated(script, tmp_path, secret=Secret(2 + len(STALLS), 11))
+    run = emulated(script, tmp_path, secret=Secret(3 + len(STALLS), 11))
     for clock in run.clocks:
         stalls = [
             {span.name for span in clock.spans if span.stream == "host" and span.step == step}
             for step in range(clock.step)
         ]
-        assert stalls[1:-1] == [{name} for _, name in STALLS.values()]
+        assert stalls[2:-1] == [{name} for _, name in STALLS.values()]
         assert not stalls[-1]
 
 

@@ -75,7 +75,7 @@ def run_rank(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, mo
         train(rank, sockets, job, recipe, model)
     except BaseException:  # the script's own, whatever it is
         traceback.print_exc()
-        sys.stderr.write(f"\x1eRank {rank}: {explain(Path(job.folder))}\x1e")
+        sys.stderr.write(f"⟦Rank {rank}: {explain(Path(job.folder))}⟧")
         sys.stderr.flush()
         os._exit(70)
     sys.stdout.flush()
