@@ -52,7 +52,9 @@ def made_up(shares, *, passes=PASSES, calls=None, begin_s=100.0, device=False, s
     rows["aten::linear"] = row("aten::linear", 0.003, passes, total=0.01)
     slower = np.array([[2.0 if number in slowed else 1.0] for number in range(passes)])
     times = {
-        name: ((1e6 * each.share + np.arange(passes)[:, None]) * slower ** (5 if name == NORM else 1) * [0.25, 0.75])
+        name: (
+            (1e6 * each.share + 20 * np.arange(passes)[:, None]) * slower ** (5 if name == NORM else 1) * [0.25, 0.75]
+        )
         .round()
         .astype(np.int64)
         .ravel()
