@@ -80,52 +80,57 @@ def _handler(trace: Path, path: str, fetched: threading.Event) -> type[BaseHTTPR
     if not trace.is_file():
         raise CaptureError(f"{trace} is not a file.", "Record a capture with `lab profile`.")
 
-    class Handler(BaseHTTPRequestHandler):
-        """Answers one path."""
+    return type("Handler", (_Handler,), {"trace": trace, "served": path, "fetched": fetched})
 
-        def do_OPTIONS(self) -> None:
-            """Chrome asks before a public page may reach this machine (Private Network Access)."""
-            if self._refused():
-                return
-            self.send_response(204)
-            self._allow()
-            self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
-            self.send_header("Access-Control-Allow-Private-Network", "true")
-            self.end_headers()
 
-        def do_HEAD(self) -> None:
-            """What Perfetto asks for to learn the size."""
-            if not self._refused():
-                self._start()
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one path with one trace; `_handler` says which."""
 
-        def do_GET(self) -> None:
-            """The trace itself."""
-            if self._refused():
-                return
+    trace: Path
+    served: str
+    fetched: threading.Event
+
+    def do_OPTIONS(self) -> None:
+        """Chrome asks before a public page may reach this machine (Private Network Access)."""
+        if self._refused():
+            return
+        self.send_response(204)
+        self._allow()
+        self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
+        self.send_header("Access-Control-Allow-Private-Network", "true")
+        self.end_headers()
+
+    def do_HEAD(self) -> None:
+        """What Perfetto asks for to learn the size."""
+        if not self._refused():
             self._start()
-            with trace.open("rb") as file:
-                shutil.copyfileobj(file, self.wfile)
-            fetched.set()
 
-        def _refused(self) -> bool:
-            own = self.connection.getsockname()
-            if self.path == path and self.headers.get("Host") == f"{own[0]}:{own[1]}":
-                return False
-            self.send_error(404)
-            return True
+    def do_GET(self) -> None:
+        """The trace itself."""
+        if self._refused():
+            return
+        self._start()
+        with self.trace.open("rb") as file:
+            shutil.copyfileobj(file, self.wfile)
+        self.fetched.set()
 
-        def _start(self) -> None:
-            self.send_response(200)
-            self._allow()
-            self.send_header("Content-Type", "application/octet-stream")
-            self.send_header("Content-Length", str(trace.stat().st_size))
-            self.end_headers()
+    def _refused(self) -> bool:
+        own = self.connection.getsockname()
+        if self.path == self.served and self.headers.get("Host") == f"{own[0]}:{own[1]}":
+            return False
+        self.send_error(404)
+        return True
 
-        def _allow(self) -> None:
-            self.send_header("Access-Control-Allow-Origin", ORIGIN)
-            self.send_header("Cache-Control", "no-store")
+    def _start(self) -> None:
+        self.send_response(200)
+        self._allow()
+        self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Content-Length", str(self.trace.stat().st_size))
+        self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: the terminal belongs to the report."""
+    def _allow(self) -> None:
+        self.send_header("Access-Control-Allow-Origin", ORIGIN)
+        self.send_header("Cache-Control", "no-store")
 
-    return Handler
+    def log_message(self, *_: object) -> None:
+        """Nothing: the terminal belongs to the report."""
