@@ -248,3 +248,17 @@ def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
     )
     for criterion in find_lab("ddp-scaling").spec.devices["virtual"].criteria:
         assert criterion.kind == "correctness" or "odelled" in criterion.text
+
+
+def test_what_a_rank_said_last_is_quoted_from_what_the_terminal_may_show():
+    from bottleneck_lab.measure.process import printable
+    from bottleneck_lab.measure.ranks.emulation import with_last_words
+
+    log = printable(
+        "Traceback …\n⟦Rank 3: train.py, line 2, in wrap: raise\nRuntimeError: no such layer⟧⟦Rank 0: gone⟧"
+    )
+    died = Violation("crashed", "Rank 3 of 8 ended before its training was over.")
+    assert with_last_words(died, log).sentence.endswith("raise\nRuntimeError: no such layer")
+    assert with_last_words(died, "nothing") is died
+    late = Violation("timed out", "Rank 1 did not come.")
+    assert with_last_words(late, log) is late

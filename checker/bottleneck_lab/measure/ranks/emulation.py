@@ -208,7 +208,7 @@ class Crew:
         try:
             server.serve(LIMITS.total_s, SILENCE_S, lambda step: progress(step / secret.steps))
         except Violation as violation:
-            raise _with_last_words(violation, self._worker) from None
+            raise with_last_words(violation, self._worker.log_tail()) from None
         return Run(
             len(links),
             self._costs,
@@ -260,7 +260,7 @@ def emulate(
         return ranks.run(secret)
 
 
-def _with_last_words(violation: Violation, worker: Worker) -> Violation:
-    """Quotes the first rank that said why it ended, as `rank.run_rank` writes it."""
-    said = re.search(r"⟦(Rank \d+: .*?)⟧", worker.log_tail(), re.DOTALL) if violation.reason == "crashed" else None
+def with_last_words(violation: Violation, log: str) -> Violation:
+    """Quotes the first rank that said why it ended, as `rank.run_rank` writes it into the worker's log."""
+    said = re.search(r"⟦(Rank \d+: .*?)⟧", log, re.DOTALL) if violation.reason == "crashed" else None
     return Violation("crashed", f"{violation.sentence} {said[1].strip()}") if said else violation
