@@ -5,15 +5,12 @@ Tables and columns differ from release to release and by what was traced: whatev
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -93,37 +90,52 @@ class _Report:
         """Whether the table is there with a start and an end."""
         return {"start", "end"} <= self.columns.get(table, set())
 
-    def numbers(self, table: str, defaults: dict[str, int], where: str = "TRUE") -> NDArray[Any]:
-        """The named columns as 64-bit integers; a column that is missing or a value that is NULL is its default."""
+    def numbers(
+        self, table: str, defaults: dict[str, int], where: str = "TRUE", after: int = -(2**63), until: int = 2**63 - 1
+    ) -> NDArray[Any]:
+        """The named columns as 64-bit integers, of the rows whose rowid lies in (after, until]; a column that is missing or a value that is NULL is its
+        default, and text is what number it begins with.
+
+        SQLite writes the rows as hexadecimal digits, many at a time: an object for every value would take most of the time. Columns of one value are
+        not written again and again.
+        """
         dtype = np.dtype([(name, "i8") for name in defaults])
         if table not in self.columns:
             return np.empty(0, dtype=dtype)
-        try:
-            return self._read(table, defaults, where, "{}")
-        except (TypeError, ValueError, OverflowError):  # a column holds text or the like: slower, value by value
-            return self._read(table, defaults, where, "CAST({} AS INTEGER)")
-
-    def _read(self, table: str, defaults: dict[str, int], where: str, each: str) -> NDArray[Any]:
-        """What takes the time is making an object of every value: those that are the same in every row are not asked for again and again."""
-        there = self.columns[table] | {"rowid"}
-        values = {name: _value(name, there, default, each) for name, default in defaults.items()}
-        steady = [name for name in values if name in _STEADY]
-        bounds = ", ".join(f"min({values[name]}), max({values[name]})" for name in steady)
-        source = f"FROM {_quoted(table)} WHERE {where}"
-        count, *found = self._connection.execute(
-            f"SELECT {', '.join(filter(None, ('count(*)', bounds)))} {source}"
-        ).fetchone()
-        same = {name: low for name, low, high in zip(steady, found[::2], found[1::2], strict=True) if low == high}
-        asked = [name for name in values if name not in same]
-        cursor = self._connection.execute(f"SELECT {', '.join(values[name] for name in asked)} {source}")
-        flat = np.fromiter(chain.from_iterable(cursor), np.int64, count * len(asked)).reshape(count, len(asked))
-        rows = np.empty(count, dtype=np.dtype([(name, "i8") for name in defaults]))
+        values = {name: _value(name, self.columns[table] | {"rowid"}, default) for name, default in defaults.items()}
+        limits = f"FROM {_quoted(table)} WHERE {where} AND rowid > ? AND rowid <= {until}"
+        same = self._steady(values, limits, after)
+        asked = {name: value for name, value in values.items() if name not in same} or values
+        pieces = list(self._pieces(list(asked.values()), limits, after))
+        flat = np.concatenate(pieces) if pieces else np.empty((0, len(asked)), dtype=np.int64)
+        rows = np.empty(len(flat), dtype=dtype)
         for name in defaults:
-            rows[name] = (same[name] or 0) if name in same else flat[:, asked.index(name)]
+            rows[name] = flat[:, list(asked).index(name)] if name in asked else same[name]
         return rows
 
+    def _steady(self, values: dict[str, str], limits: str, after: int) -> dict[str, int]:
+        """Columns that hold one number only, with it."""
+        names = [name for name in values if name in _STEADY]
+        if not names:
+            return {}
+        bounds = ", ".join(f"min({values[name]}), max({values[name]})" for name in names)
+        found = self._connection.execute(f"SELECT {bounds} {limits}", (after,)).fetchone()
+        pairs = zip(names, found[::2], found[1::2], strict=True)
+        return {name: low for name, low, high in pairs if low == high and isinstance(low, int)}
+
+    def _pieces(self, values: list[str], limits: str, after: int) -> Iterator[NDArray[np.int64]]:
+        named = ", ".join(f"{value} AS v{i}" for i, value in enumerate(values))
+        written = f"printf('{'%016x' * len(values)}', {', '.join(f'v{i}' for i in range(len(values)))})"
+        sql = (
+            f"SELECT group_concat({written}, ''), max(place) "
+            f"FROM (SELECT {named}, rowid AS place {limits} ORDER BY rowid LIMIT {PIECE_ROWS})"
+        )
+        while (piece := self._connection.execute(sql, (after,)).fetchone())[0] is not None:
+            yield np.frombuffer(bytes.fromhex(piece[0]), ">i8").astype(np.int64).reshape(-1, len(values))
+            after = piece[1]
+
     def middle(self, table: str) -> int:
-        """The rowid that halves a table; 0 when it has none."""
+        """The rowid that halves a table."""
         low, high = self._connection.execute(f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}").fetchone()
         return ((low or 0) + (high or 0)) // 2
 
@@ -135,19 +147,20 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+PIECE_ROWS = 20_000
 _STEADY = ("deviceId", "streamId", "globalPid", "globalTid")
 """Columns that often hold one value only."""
 _PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
 _FIRSTS = {"kernelName": ("demangledName", "shortName")}
 
 
-def _value(name: str, there: set[str], default: int, each: str) -> str:
-    """SQL for one column of ours, from those of its sources that the table has. `each` is what is done to a source's value."""
-    sources = [each.format(_quoted(n)) for n in _PRODUCTS.get(name, _FIRSTS.get(name, (name,))) if n in there]
+def _value(name: str, there: set[str], default: int) -> str:
+    """SQL for one column of ours, from those of its sources that the table has."""
+    sources = [_quoted(n) for n in _PRODUCTS.get(name, _FIRSTS.get(name, (name,))) if n in there]
     if not sources:
         return str(default)
     if name in _PRODUCTS:
-        return each.format(" * ".join(f"ifnull({source}, {default})" for source in sources))
+        return " * ".join(f"ifnull({source}, {default})" for source in sources)
     return f"coalesce({', '.join(sources)}, {default})"
 
 
@@ -376,64 +389,40 @@ _LARGE: dict[str, tuple[dict[str, int], str]] = {
 }
 """The tables that are the bulk of every export: columns with defaults, and which rows."""
 WORTHWHILE_BYTES = 48 << 20
-"""Below this, starting a process takes longer than it saves."""
+"""Below this, a second thread takes longer than it saves."""
 
 
 class _Tables(_Report):
-    """An export of which another process reads the second halves of the large tables meanwhile, where the file is worth it."""
+    """An export of which another thread reads the second halves of the large tables meanwhile: SQLite works without Python's lock."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         super().__init__(connection)
-        self._folder = tempfile.TemporaryDirectory(prefix="lab-nsys-")
-        self._process: subprocess.Popen[bytes] | None = None
-        if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-            command = [sys.executable, "-P", "-c", _RUN, str(path), self._folder.name]
-            quiet = subprocess.DEVNULL
-            self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        self._other = ThreadPoolExecutor(1) if path.stat().st_size >= WORTHWHILE_BYTES else None
+        self._halves: dict[str, Future[NDArray[Any]]] = {}
+        if self._other is not None:
+            for table in filter(self.columns.__contains__, _LARGE):
+                self._halves[table] = self._other.submit(_second_half, path, table, self.middle(table))
 
     def large(self, table: str) -> NDArray[Any]:
-        """All rows of one of the large tables; read here where there is no other process, or where it failed: then the error is met and told here."""
+        """All rows of one of the large tables."""
         columns, where = _LARGE[table]
-        if self._process is None or table not in self.columns:
+        if table not in self._halves:
             return self.numbers(table, columns, where)
-        middle = self.middle(table)
-        first = self.numbers(table, columns, f"{where} AND rowid <= {middle}")
-        second = self._second_half(table)
-        if second is None:
-            second = self.numbers(table, columns, f"{where} AND rowid > {middle}")
-        return np.concatenate((first, second))
-
-    def _second_half(self, table: str) -> NDArray[Any] | None:
-        """What the other process read of a table, as soon as it has; None when it ended without."""
-        target = Path(self._folder.name) / f"{table}.npy"
-        while not target.exists():
-            if self._process is None or self._process.poll() is not None:
-                break
-            time.sleep(0.005)
-        return np.asarray(np.load(target)) if target.exists() else None
+        first = self.numbers(table, columns, where, until=self.middle(table))
+        return np.concatenate((first, self._halves.pop(table).result()))
 
     def __enter__(self) -> _Tables:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
+        if self._other is not None:
+            self._other.shutdown(cancel_futures=True)
 
 
-_RUN = "from bottleneck_lab.trace.nsys import read_second_halves; read_second_halves()"
-
-
-def read_second_halves() -> None:
-    """The other process. A file that is there is whole."""
-    path, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    report = _Report(_opened(path))
-    for table, (columns, where) in _LARGE.items():
-        if table in report.columns:
-            rows = report.numbers(table, columns, f"{where} AND rowid > {report.middle(table)}")
-            np.save(folder / "part.npy", rows)
-            (folder / "part.npy").replace(folder / f"{table}.npy")
+def _second_half(path: Path, table: str, middle: int) -> NDArray[Any]:
+    columns, where = _LARGE[table]
+    with closing(_opened(path)) as connection:
+        return _Report(connection).numbers(table, columns, where, after=middle)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
