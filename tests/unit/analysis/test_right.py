@@ -240,6 +240,10 @@ def test_steps_are_timed_by_what_they_cost_and_not_by_the_host(tmp_path):
             [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)] + [kernel(1, 5)],
             "2 of 3 steps hold no event",
         ),
+        (
+            [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)],
+            "only ranges were recorded",
+        ),
         ([kernel(0, 5), kernel(6, -3)], "impossible times"),
         ([kernel(i * 10, 25) for i in range(10)], "overlap another on the same stream"),
     ],
