@@ -33,6 +33,12 @@ OWN_SYMBOLS = re.compile(
 POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
 
 
+class CompilerError(RuntimeError):
+    """The kernel does not compile: what the compiler said is all that there is to say."""
+
+    reason = "crashed"
+
+
 class ForbiddenCallError(RuntimeError):
     """The kernel calls what it was to do itself."""
 
@@ -59,7 +65,7 @@ def build(source: Path, compiler: list[str], linker: list[str]) -> ctypes.CDLL:
 def _run(command: list, source: Path) -> None:
     done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
-        raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
+        raise CompilerError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
 
 
 def _refuse_libraries(source: Path, kernel: Path) -> None:

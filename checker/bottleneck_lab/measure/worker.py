@@ -55,8 +55,10 @@ def _as_value(part: Any) -> Value:
 
 
 def explain(root: Path) -> str:
-    """The current exception as the learner should see it: their own frames and the message."""
+    """The current exception as the learner should see it: their own frames and the message; of a lab's own refusals (`reason`) the message alone."""
     kind, error, trace = sys.exc_info()
+    if isinstance(getattr(kind, "reason", None), str):
+        return str(error)[:4000]
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).parent == root]
     place = "".join(
         f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}\n" for frame in frames[-4:]
