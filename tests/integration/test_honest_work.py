@@ -1,4 +1,4 @@
-"""Every solution and every variant of every lab passes; beside a busy program it is at least never failed."""
+"""Every solution and every variant of every lab passes, on a quiet machine and beside a program that keeps a core busy."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def burn() -> None:
 
 @pytest.fixture(params=["quiet", "one core busy"])
 def hogged(request):
-    """Whether another program keeps a core busy meanwhile."""
+    """Another program keeps a core busy meanwhile, or none does. Yields which."""
     if request.param == "quiet":
-        yield False
+        yield request.param
         return
     hog = multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
     hog.start()
-    yield True
+    yield request.param
     hog.kill()
     hog.join()
 
@@ -81,6 +81,11 @@ def test_honest_work_is_accepted(content, slug, folder, labs_of, photos, tmp_pat
     shutil.copytree(lab.solution, tmp_path / "work", dirs_exist_ok=True)
     shutil.copytree(folder, tmp_path / "work", dirs_exist_ok=True)
     verdict = check_lab(lab, tmp_path / "work", device, data=photos, home=tmp_path)
-    sys.stdout.write(f"{slug} {folder.name} hogged={hogged}: {verdict.outcome}: {verdict.summary}\n")
-    assert verdict.outcome is not Outcome.FAIL, verdict.summary
-    assert hogged or verdict.outcome is Outcome.PASS, verdict.summary
+    sys.stdout.write(f"{slug} {folder.name} {hogged}: {verdict.outcome}: {verdict.summary}\n")
+    if lab.spec.measure == "feed" and hogged == "one core busy" and len(os.sched_getaffinity(0)) <= 2:
+        # Half of the machine that loads is gone: what needs more than the rest cannot be told from slow work, and a check says so.
+        assert verdict.outcome is Outcome.PASS or (
+            verdict.outcome is Outcome.INCONCLUSIVE and "cores busy" in verdict.summary
+        )
+        return
+    assert verdict.outcome is Outcome.PASS, verdict.summary
