@@ -142,7 +142,8 @@ def torch_home() -> Path | None:
 
 def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
     """Everything that a worker sees of the environment: nothing of the verifier's own."""
-    temporary = paths.scratch / "tmp"
+    # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.
+    temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"
     temporary.mkdir(exist_ok=True)
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +143,24 @@ def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
 
 
 @pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+def test_loader_workers_send_batches_however_long_the_path_of_temporary_files_is(request, tmp_path, monkeypatch):
+    folder = tmp_path / ("temporary" * 9)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    code = """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        def load(device):
+            loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4, num_workers=1)
+            return lambda: sum(int(batch.sum()) for (batch,) in loader)
+    """
+    limits = replace(LIMITS, memory_bytes=2 << 30, call_s=20, start_s=30, total_s=60)
+    with start(request.getfixturevalue("context"), code, limits=limits) as session:
+        assert session.call([])[1] == [28]
+
+
+@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
 def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path):
     secret = tmp_path / "home" / "secret.key"
     secret.parent.mkdir()
@@ -165,6 +185,7 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
 
 VERIFIER = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 import os
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
