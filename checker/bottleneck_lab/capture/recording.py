@@ -143,6 +143,7 @@ def _start(request: Request, command: list[str], environment: dict[str, str]) ->
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
             start_new_session=True,
+            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - it calls nothing that another thread could hold
         )
     except FileNotFoundError as error:
         raise UsageError(f"There is no program '{command[0]}'.", "Check its name and its path.") from error
@@ -150,6 +151,11 @@ def _start(request: Request, command: list[str], environment: dict[str, str]) ->
         raise MachineError(
             f"'{command[0]}' cannot be run: {error.strerror}.", "Is it a program, and may you run it?"
         ) from error
+
+
+def _hear_ctrl_c() -> None:
+    """A shell that starts `lab` in the background has it and its children ignore Ctrl-C, by which a recording is stopped."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: bytearray) -> None:
