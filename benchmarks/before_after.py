@@ -51,7 +51,7 @@ def row(name: str, verdict: Verdict) -> str:
         if result.target is not None
     ]
     outcome = f"{verdict.outcome} ({verdict.reason})" if verdict.reason else str(verdict.outcome)
-    return f"| {name} | {' | '.join(figures)} | {outcome} |"
+    return f"| {' | '.join([name, *figures, outcome])} |"
 
 
 def operators(verdict: Verdict) -> list[str]:
@@ -72,7 +72,7 @@ def intensity(flop_per_byte: float | None) -> str:
 def table(lab: Lab, device: str) -> str:
     """The whole table, with the machine and the date."""
     targets = [spec.id for spec in lab.spec.devices[device].criteria if spec.target is not None]
-    lines = [f"| | {' | '.join(targets)} | outcome |", "| --- " * (len(targets) + 2) + "|"]
+    lines = [f"| {' | '.join(['', *targets, 'outcome'])} |", "| --- " * (len(targets) + 2) + "|"]
     folders = {"shipped": None, "solution": lab.solution, **{folder.name: folder for folder in variants(lab)}}
     for name, overlay in folders.items():
         verdict = check(lab, device, overlay)
