@@ -291,7 +291,7 @@ def _hand_out(connections: list[Connection], todo: list[tuple[str, int]]) -> Ite
     for connection in connections:
         connection.send(next(remaining))
     for _ in todo:
-        connection = wait(connections)[0]  # type: ignore[assignment]
+        connection = wait(connections)[0]  # type: ignore[assignment]  # wait() is typed for sockets too
         try:
             answer = connection.recv()
         except (EOFError, ConnectionError) as error:

@@ -149,15 +149,15 @@ class HostDriver:
         self.held[address._obj.value] = memory
         return 0
 
-    def cuMemcpyHtoD_v2(self, to, source, size):  # noqa: N802
+    def cuMemcpyHtoD_v2(self, to, source, size):  # noqa: N802 - the driver's name
         ctypes.memmove(to.value, source.value, size.value)
         return 0
 
-    def cuMemcpyDtoH_v2(self, to, source, size):  # noqa: N802
+    def cuMemcpyDtoH_v2(self, to, source, size):  # noqa: N802 - the driver's name
         ctypes.memmove(to.value, source.value, size.value)
         return 0
 
-    def cuMemFree_v2(self, address):  # noqa: N802
+    def cuMemFree_v2(self, address):  # noqa: N802 - the driver's name
         return 0 if self.held.pop(address.value, None) else 1
 
 

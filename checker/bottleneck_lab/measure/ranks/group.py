@@ -143,19 +143,19 @@ class EmulatedGroup(dist.ProcessGroup):
                 self.client.exchange(Kind.BROADCAST, tensor.detach(), [tensor.detach()], opts.rootRank)
         return self._done(tensors)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
         """Every rank's values on every rank, one tensor each."""
         with self.watch, torch.no_grad():
             for output, tensor in zip(outputs, inputs, strict=True):
                 self.client.exchange(Kind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
         return self._done([part for output in outputs for part in output])
 
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         with self.watch, torch.no_grad():
             self.client.exchange(Kind.ALLGATHER, tensor.detach(), [output.detach()])
         return self._done([output])
 
-    def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002
+    def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         """Waits for every rank, and the host with it."""
         with self.watch:
             self.client.exchange(Kind.BARRIER, None, [])

@@ -125,7 +125,7 @@ def watch_modules(model: nn.Module, tell: Tell) -> None:
             images = output.shape[0]
             tell(Kind.FORWARD, 0, index, images)
             if output.requires_grad:
-                output.register_hook(lambda _: tell(Kind.BACKWARD, 0, index, images))  # type: ignore[no-untyped-call]
+                output.register_hook(lambda _: tell(Kind.BACKWARD, 0, index, images))  # type: ignore[no-untyped-call]  # torch has no types
 
         module.register_forward_hook(told)
 
@@ -171,4 +171,4 @@ def watch_host(watch: HostWatch) -> None:
         watch.tell(Kind.HOST, 0, 0, 0, max(0, int(seconds * 1e9)))
 
     setattr(time, "sleep", sleep)  # noqa: B010 - an assignment is what the type checker forbids
-    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(Kind.SYNC))  # noqa: B010
+    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(Kind.SYNC))  # noqa: B010 - as above
