@@ -1,6 +1,7 @@
 """The `lab` program: every command's entry, and the one place where an error becomes a message and an exit code.
 
-Commands import what they need when they run, so that `lab --help` loads neither torch nor NumPy.
+Commands import what they need when they run, so that `lab --help` loads neither torch nor NumPy. Help is plain text
+in sections: Typer's boxed help imports Rich's Markdown and takes twice as long.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from bottleneck_lab.commands import (
     check,
@@ -39,20 +41,40 @@ from bottleneck_lab.commands import (
 )
 from bottleneck_lab.errors import ExitCode, LabError
 
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+
+class _Sections(TyperGroup):
+    """A group whose help lists its commands under the panels that they were registered with."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write one definition list a panel, in order of registration."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            panels.setdefault(panel, []).append((name, command.get_short_help_str(limit=200)))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=_Sections,
     help="Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.",
-    epilog="[dim]Example:[/] lab start dataloader",
+    epilog="Example: lab start dataloader",
     invoke_without_command=True,
     no_args_is_help=False,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _register(group: typer.Typer, panel: str | None, name: str, function: Callable[..., Any], example: str) -> None:
-    group.command(name, epilog=f"[dim]Example:[/] {example}", rich_help_panel=panel)(function)
+    group.command(name, epilog=f"Example: {example}", rich_help_panel=panel)(function)
 
 
 app.callback()(where.command)
@@ -78,7 +100,7 @@ for _name, _module in {
 }.items():
     _register(app, "Help and history", _name, _module.command, _module.EXAMPLE)
 _authors = typer.Typer(
-    no_args_is_help=True, help="Write labs: begin one, and prove that it works.", rich_markup_mode="rich"
+    cls=_Sections, help="Write labs: begin one, and prove that it works.", no_args_is_help=True, rich_markup_mode=None
 )
 _register(_authors, None, "check", dev.check, dev.CHECK_EXAMPLE)
 _register(_authors, None, "new", dev.new, dev.NEW_EXAMPLE)

@@ -62,9 +62,13 @@ class Client:
 
     def place(self, model: torch.nn.Module) -> int:
         """Puts the model's parameters into shared memory, one after the other, and returns how many there are."""
-        flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-        _typed(self.arena, flat.dtype, flat.numel()).copy_(flat)
-        return flat.numel()
+        offset = elements = 0
+        for parameter in model.parameters():
+            flat = parameter.detach().reshape(-1)
+            _typed(self.arena[offset:], flat.dtype, flat.numel()).copy_(flat)
+            offset += flat.numel() * flat.element_size()
+            elements += flat.numel()
+        return elements
 
     def batches(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Steps as the verifier hands them out, until it has no more."""
@@ -112,14 +116,9 @@ class EmulatedGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self.client = client
         self.watch = watch
-        self.works: list[_Done] = []
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return BACKEND
-
-    def _done(self, tensors: list[torch.Tensor]) -> _Done:
-        self.works = [*self.works[-64:], work := _Done(tensors)]  # the C++ side does not keep them alive
-        return work
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
         """Sum, mean, minimum or maximum over the ranks, in place."""
@@ -131,35 +130,36 @@ class EmulatedGroup(dist.ProcessGroup):
         with self.watch, torch.no_grad():
             for tensor in tensors:
                 self.client.exchange(Kind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
-        return self._done(tensors)
+        return _Done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
-        """The source rank's values on every rank."""
+        """The source rank's values on every rank; the others have nothing to send, and need no shared memory for it."""
         with self.watch, torch.no_grad():
             for tensor in tensors:
-                self.client.exchange(Kind.BROADCAST, tensor.detach(), [tensor.detach()], opts.rootRank)
-        return self._done(tensors)
+                send = tensor.detach() if self.rank() == opts.rootRank else None
+                self.client.exchange(Kind.BROADCAST, send, [tensor.detach()], opts.rootRank)
+        return _Done(tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
         """Every rank's values on every rank, one tensor each."""
         with self.watch, torch.no_grad():
             for output, tensor in zip(outputs, inputs, strict=True):
                 self.client.exchange(Kind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
-        return self._done([part for output in outputs for part in output])
+        return _Done([part for output in outputs for part in output])
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         with self.watch, torch.no_grad():
             self.client.exchange(Kind.ALLGATHER, tensor.detach(), [output.detach()])
-        return self._done([output])
+        return _Done([output])
 
     def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         """Waits for every rank, and the host with it."""
         with self.watch:
             self.client.exchange(Kind.BARRIER, None, [])
-        return self._done([])
+        return _Done([])
 
 
 def _bitwise(operation: Any) -> int:
