@@ -24,6 +24,7 @@ from bottleneck_lab.grading.sequential import (
     SELF_TEST_MARGIN,
     SELF_TEST_PAIRS,
     Plan,
+    SelfTest,
     SequentialTest,
     State,
     ever_missed,
@@ -34,7 +35,7 @@ from bottleneck_lab.grading.statistics import clopper_pearson
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TARGET = 1.5
-SPEEDS = (0.8, 0.9, 1.0, 1.1, 1.25)
+SPEEDS = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.6)
 """True speed-up, in multiples of the target."""
 LEVELS = {"quiet": 0.02, "loaded": 0.1, "stormy": 0.3}
 """Scale of the noise: the log of a typical slowdown."""
@@ -124,21 +125,22 @@ def measure_pairs(rng: random.Random, slots: Slots, speedup: float, n: int) -> l
     return ratios
 
 
-def machine_is_fit(rng: random.Random, slots: Slots) -> bool:
+def against_itself(rng: random.Random, slots: Slots) -> SelfTest:
     """The A/A self-test, measured on where the first pairs do not do."""
     itself: list[float] = []
     for pairs in SELF_TEST_PAIRS:
         itself += [math.log(ratio) for ratio in measure_pairs(rng, slots, 1.0, pairs - len(itself))]
-        if self_test(itself).ok:
-            return True
-    return False
+        if (verdict := self_test(itself)).quiet:
+            break
+    return verdict
 
 
 def simulate_check(rng: random.Random, slots: Slots, speedup: float, plan: Plan) -> tuple[State | None, int]:
     """The outcome (None: the self-test refused the machine) and how many pairs it took."""
-    if not machine_is_fit(rng, slots):
+    itself = against_itself(rng, slots)
+    if not itself.fit:
         return None, 0
-    test, ratios = SequentialTest(target=TARGET, plan=plan), []
+    test, ratios = SequentialTest(target=TARGET, plan=plan, doubt=itself.doubt), []
     while (decision := test.decide(ratios)).state is State.CONTINUE:
         ratios += measure_pairs(rng, slots, speedup, decision.wanted)
     return decision.state, decision.samples

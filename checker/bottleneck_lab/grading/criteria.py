@@ -187,13 +187,15 @@ class Conditions(msgspec.Struct, frozen=True):
     """What was seen of the machine while it measured; None where it could not be seen.
 
     `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy by other programs.
-    `waiting`: share of time in which some program waited for a CPU.
+    `waiting`: share of time in which some program waited for a CPU. `doubt`: by how much, a share, the self-test made every
+    target to be cleared.
     """
 
     noise: float | None = None
     other_cores: float | None = None
     cores: int | None = None
     waiting: float | None = None
+    doubt: float = 0.0
 
 
 class Conclusion(NamedTuple):
@@ -281,6 +283,8 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
         return None
     measured = next((result for result in open_ if result.low is not None), None)
     cause, advice = explain_noise(conditions, near_target=measured is not None)
+    if conditions.doubt:
+        cause = f"Here a target has to be cleared by {conditions.doubt:.0%}, so far apart came the same code with itself. {cause}"
     return Conclusion(Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice)
 
 

@@ -35,6 +35,9 @@ SELF_TEST_PAIRS = (12, 24, 48)
 SELF_TEST_MARGIN = 0.2
 """A lab's slow and fixed code are at least 1.5x apart; with the target between them, each is about 1.2x from it."""
 
+SELF_TEST_LIMIT = 0.5
+"""Less equal than this, and hardly any honest work would clear a target by as much: the machine is unfit."""
+
 
 class State(StrEnum):
     """What the samples so far allow to be said."""
@@ -141,6 +144,7 @@ class SequentialTest(msgspec.Struct, frozen=True):
     """Whether the median of samples reaches a target, in the samples' own unit (a ratio, a share, milliseconds).
 
     `margin` makes it a non-inferiority test: the bound needs to reach only `margin` × target (÷ for `at_most`).
+    `doubt` is how far, as a share, this machine may favour one side: a bound must clear the bar by as much either way.
     A pure function of the samples in the order they were measured: it keeps nothing between calls.
     """
 
@@ -148,10 +152,13 @@ class SequentialTest(msgspec.Struct, frozen=True):
     direction: Direction = "at_least"
     plan: Plan = PAIRS
     margin: float = 1.0
+    doubt: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.target) and 0 < self.margin <= 1):
             raise ValueError(f"target {self.target} must be finite and margin {self.margin} in (0, 1]")
+        if not 0 <= self.doubt < math.inf:
+            raise ValueError(f"a doubt is a share of at least 0, not {self.doubt}")
 
     @property
     def bar(self) -> float:
@@ -175,9 +182,10 @@ class SequentialTest(msgspec.Struct, frozen=True):
         return _undecided(interval, seen, wanted=0)
 
     def _judge(self, interval: Interval) -> State:
-        reached, missed = interval.low >= self.bar, interval.high < self.bar
+        above, below = self.bar * (1 + self.doubt), self.bar / (1 + self.doubt)
+        reached, missed = interval.low >= above, interval.high < below
         if self.direction == "at_most":
-            reached, missed = interval.high <= self.bar, interval.low > self.bar
+            reached, missed = interval.high <= below, interval.low > above
         return State.PASS if reached else State.FAIL if missed else State.CONTINUE
 
 
@@ -186,17 +194,26 @@ def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """How the reference compared with itself. `spread` is how far from equal, as a share, it may have come out."""
+    """How the reference compared with itself. `spread` is how far from equal, as a share, it may have come out.
 
-    ok: bool
+    `doubt` is what a test has to allow for: nothing on a quiet machine, the spread on another. Not `fit`: judge nobody here.
+    """
+
+    quiet: bool
+    fit: bool
     spread: float
     sentence: str
+
+    @property
+    def doubt(self) -> float:
+        """For `SequentialTest.doubt`."""
+        return 0.0 if self.quiet else self.spread
 
 
 def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> SelfTest:
     """The A/A test: does the reference, measured against itself, come out equal to within `margin` (0.2 is 20%)?
 
-    Where it does not, the machine is too noisy, or favours one side, for that margin.
+    Where it does not, the machine is noisy, or favours one side, and it cannot be told which: the spread is held to be favour.
     Raises ValueError with fewer than 6 pairs, which bound nothing.
     """
     interval = median_interval(log_ratios, SELF_TEST_CONFIDENCE)
@@ -206,8 +223,12 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
     span = f"between {math.exp(interval.low):.2f}x and {math.exp(interval.high):.2f}x"
     seen = f"the same code, measured against itself {len(log_ratios)} times, came out {span}"
     if spread <= margin:
-        return SelfTest(True, spread, f"Quiet enough: {seen}.")
-    return SelfTest(False, spread, f"This machine is too busy: {seen}; this lab needs it within {margin:.0%} of 1x.")
+        return SelfTest(True, True, spread, f"Quiet enough: {seen}.")
+    if spread <= SELF_TEST_LIMIT:
+        need = f"a target counts as met, or as missed, only when it is cleared by {spread:.0%}"
+        return SelfTest(False, True, spread, f"Not quiet: {seen}; so {need}.")
+    limit = max(margin, SELF_TEST_LIMIT)
+    return SelfTest(False, False, spread, f"This machine is too busy: {seen}; it has to be within {limit:.0%} of 1x.")
 
 
 def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:

@@ -30,6 +30,7 @@ from bottleneck_lab.grading.sequential import (
     SELF_TEST_MARGIN,
     SELF_TEST_PAIRS,
     Decision,
+    SelfTest,
     SequentialTest,
     State,
     self_test,
@@ -133,8 +134,8 @@ class Comparison:
             self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
         return len(hard)
 
-    def against_itself(self, case: str, margin: float) -> str:
-        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine is too noisy for the margin."""
+    def against_itself(self, case: str, margin: float) -> SelfTest:
+        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine is unfit."""
         times: dict[str, list[float]] = {"reference": [], "learner": []}
         for wanted in SELF_TEST_PAIRS:
             while len(times["reference"]) < wanted:
@@ -143,8 +144,10 @@ class Comparison:
                 for side in shuffled_order(self.context.rng, 1)[0]:
                     times[side].append(self.reference.call(inputs)[0])
             verdict = self_test(log_ratios(times["reference"], times["learner"]), margin)
-            if verdict.ok:
-                return verdict.sentence
+            if verdict.quiet:
+                break
+        if verdict.fit:
+            return verdict
         raise VerifierFault(verdict.sentence, "Close other programs, wait for background jobs to end, and check again.")
 
     def overhead_s(self, inputs: list[Value]) -> float:
@@ -199,10 +202,10 @@ def _compare(comparison: Comparison) -> Measured:
         comparison.warm_up(name)
     hard = comparison.adversarial()
     context.progress("comparing the reference with itself", 0.35)
-    quiet = comparison.against_itself(names[0], float(settings.get("self_test_margin", SELF_TEST_MARGIN)))
+    itself = comparison.against_itself(names[0], float(settings.get("self_test_margin", SELF_TEST_MARGIN)))
     overhead_s = comparison.overhead_s(comparison.inputs(names[0]))
     meter = LoadMeter(lambda: own_cpu_s() + comparison.reference.worker.cpu_s() + comparison.learner.worker.cpu_s())
-    tests = _tests(context)
+    tests = _tests(context, itself.doubt)
     cases = _sample(comparison, [Case(name, overhead_s) for name in names], tests)
     other_cores = meter.cores()
     _refuse_overhead(cases, tests)
@@ -213,12 +216,13 @@ def _compare(comparison: Comparison) -> Measured:
         [_answers_result(context, cases, hard), *_target_results(context, cases, other_cores)],
         isolation=comparison.learner.worker.isolation,
         details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
-        notes=[quiet],
+        notes=[itself.sentence],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
             noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,
             other_cores=other_cores,
             cores=os.cpu_count(),
+            doubt=itself.doubt,
         ),
     )
 
@@ -251,8 +255,9 @@ _SAMPLES: dict[str, Samples] = {
 """What a pair contributes to each criterion that this kind can measure."""
 
 
-def _tests(context: Context) -> dict[str, SequentialTest]:
-    return {id_: sequential_test(spec) for id_ in _SAMPLES if (spec := context.criterion(id_)) is not None}
+def _tests(context: Context, doubt: float) -> dict[str, SequentialTest]:
+    specs = {id_: spec for id_ in _SAMPLES if (spec := context.criterion(id_)) is not None}
+    return {id_: msgspec.structs.replace(sequential_test(spec), doubt=doubt) for id_, spec in specs.items()}
 
 
 def _sample(comparison: Comparison, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:

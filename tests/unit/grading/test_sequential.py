@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -138,27 +139,54 @@ def test_non_inferiority_moves_the_bar():
     assert latency.decide([10.2] * 12).state is State.PASS
 
 
+def test_a_doubt_has_to_be_cleared_on_either_side():
+    doubtful = partial(SequentialTest, target=2.0, doubt=0.25)
+    assert [doubtful().decide([ratio] * 12).state for ratio in (2.5, 2.49, 1.61, 1.59)] == [
+        *(State.PASS, State.CONTINUE, State.CONTINUE, State.FAIL)
+    ]
+    latency = doubtful(direction="at_most")
+    assert [latency.decide([ms] * 12).state for ms in (1.6, 1.61, 2.49, 2.51)] == [
+        *(State.PASS, State.CONTINUE, State.CONTINUE, State.FAIL)
+    ]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"target": math.nan}, {"target": 1.0, "margin": 1.1}, {"target": 1.0, "margin": 0.0}]
+    ("wrong", "about"),
+    [
+        ({"target": math.nan}, "target"),
+        ({"target": 1.0, "margin": 1.1}, "margin"),
+        ({"target": 1.0, "margin": 0.0}, "margin"),
+        ({"target": 1.0, "doubt": -0.1}, "doubt"),
+        ({"target": 1.0, "doubt": math.nan}, "doubt"),
+    ],
 )
-def test_targets_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(ValueError, match="target"):
+def test_targets_that_mean_nothing_are_refused(wrong, about):
+    with pytest.raises(ValueError, match=about):
         SequentialTest(**wrong)
 
 
 def test_self_test_accepts_a_quiet_machine_and_says_what_it_saw():
     rng = random.Random(3)
     result = self_test([rng.gauss(0, 0.02) for _ in range(12)], margin=0.1)
-    assert result.ok
+    assert (result.quiet, result.fit, result.doubt) == (True, True, 0.0)
     assert result.spread < 0.05
     assert "measured against itself 12 times" in result.sentence
 
 
-@pytest.mark.parametrize("draw", [lambda rng: rng.gauss(0, 0.5), lambda rng: rng.gauss(0.3, 0.01)])
-def test_self_test_refuses_a_noisy_and_a_lopsided_machine(draw):
+@pytest.mark.parametrize("draw", [lambda rng: rng.gauss(0, 0.3), lambda rng: rng.gauss(0.3, 0.01)])
+def test_self_test_doubts_a_noisy_and_a_lopsided_machine(draw):
     rng = random.Random(4)
     result = self_test([draw(rng) for _ in range(12)], margin=0.1)
-    assert not result.ok
+    assert (result.quiet, result.fit) == (False, True)
+    assert result.doubt == result.spread > 0.1
+    assert f"cleared by {result.spread:.0%}" in result.sentence
+
+
+@pytest.mark.parametrize("draw", [lambda rng: rng.gauss(0, 2), lambda rng: rng.gauss(0.7, 0.01)])
+def test_self_test_refuses_a_machine_on_which_nothing_can_be_told(draw):
+    rng = random.Random(4)
+    result = self_test([draw(rng) for _ in range(12)], margin=0.1)
+    assert not result.fit
     assert "too busy" in result.sentence
 
 

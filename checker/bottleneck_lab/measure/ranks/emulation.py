@@ -217,7 +217,7 @@ class Crew:
             server.gradients,
             server.start,
             server.recorded,
-            [server.parameters(rank) for rank in range(len(links))],
+            server.all_parameters(),
             self._worker.isolation,
         )
 

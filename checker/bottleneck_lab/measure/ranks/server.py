@@ -67,7 +67,19 @@ class FabricServer:
 
     def parameters(self, rank: int) -> np.ndarray[Any, Any]:
         """A copy of the parameters that a rank has put into its shared memory."""
-        return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0).copy()
+        return self._placed(rank).copy()
+
+    def all_parameters(self) -> list[np.ndarray[Any, Any]]:
+        """Every rank's parameters; ranks that have the same ones as rank 0, as they should, share its copy."""
+        first = self.parameters(0)
+        rest = range(1, self.world)
+        return [
+            first,
+            *(first if np.array_equal(first, self._placed(rank)) else self.parameters(rank) for rank in rest),
+        ]
+
+    def _placed(self, rank: int) -> np.ndarray[Any, Any]:
+        return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
 
     def serve(self, total_s: float, silence_s: float, progress: Callable[[int], None]) -> None:
         """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one."""
