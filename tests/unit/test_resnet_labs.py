@@ -3,13 +3,18 @@
 import importlib.util
 import io
 import random
+import re
 import shutil
 import sys
+import time
+import types
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
@@ -110,6 +115,72 @@ def test_no_request_comes_twice_and_all_have_the_size_of_their_device():
     assert {Image.open(io.BytesIO(jpeg)).size for jpeg in sent} == {(96, 64)}
     assert Image.open(io.BytesIO(traffic.request(photo.rotate(90, expand=True), (96, 64), draw))).size == (64, 96)
     assert all(side % 16 == 0 for size in traffic.SIZES.values() for side in size), "scaled decoding stays exact"
+
+
+DECODING_MS, NETWORK_MS, FIRST_CALL_MS = 30.0, 10.0, 100.0
+
+
+@pytest.fixture
+def latencies(monkeypatch, tmp_path, capsys):
+    """Runs a folder's predict.py on a clock on which only the above takes time: what it printed, what each client waited, ms."""
+    clock = types.SimpleNamespace(ms=0.0, calls=0)
+    open_, linear = Image.open, torch.nn.functional.linear
+
+    def decode(*arguments):
+        clock.ms += DECODING_MS
+        return open_(*arguments)
+
+    def last_layer(*arguments):
+        clock.ms += NETWORK_MS + (FIRST_CALL_MS if clock.calls == 0 else 0)
+        clock.calls += 1
+        return linear(*arguments)
+
+    def network():
+        layers = (torch.nn.Conv2d(3, 4, 7, 56), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 1000))
+        return torch.nn.Sequential(*layers).eval()
+
+    (tmp_path / "large").mkdir()
+    Image.new("RGB", (160, 120)).save(tmp_path / "large" / "0.jpg")
+    monkeypatch.setitem(sys.modules, "weights", types.SimpleNamespace(load_resnet50=network))
+    monkeypatch.setitem(sys.modules, "traffic", judge.traffic())
+    monkeypatch.setattr(sys, "argv", ["predict.py", "--photos", str(tmp_path), "--count", "4"])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.ms / 1000)
+    monkeypatch.setattr(Image, "open", decode)
+    monkeypatch.setattr(torch.nn.functional, "linear", last_layer)
+
+    def run(folder):
+        script, waited = load_module(f"predict_of_{folder.parent.name}", folder / "predict.py"), []
+        load = script.load
+
+        def timed_load(device):
+            predict = load(device)
+
+            def timed(jpeg):
+                before = clock.ms
+                answer = predict(jpeg)
+                waited.append(clock.ms - before)
+                return answer
+
+            return timed
+
+        monkeypatch.setattr(script, "load", timed_load)
+        script.main()
+        return float(re.search(r"^latency: ([\d.]+) ms", capsys.readouterr().out, re.MULTILINE)[1]), waited
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+
+
+def test_the_shipped_latency_leaves_out_the_decoding_and_takes_in_the_first_call(latencies):
+    printed, waited = latencies(LATENCY)
+    assert waited == [DECODING_MS + NETWORK_MS + FIRST_CALL_MS] + [DECODING_MS + NETWORK_MS] * 3
+    assert printed == NETWORK_MS + FIRST_CALL_MS / 4
+
+
+def test_the_solutions_latency_is_what_a_client_waits_for(latencies):
+    printed, waited = latencies(ROOT / "solutions" / "resnet-latency")
+    assert printed == median(waited) == DECODING_MS + NETWORK_MS
 
 
 # ------------------------------------------------------------------------------------------ resnet-top-ops

@@ -200,6 +200,14 @@ def test_results_in_another_order_conclude_the_same():
         assert "Also: data-wait is False." in conclusion.advice
 
 
+def test_undecided_on_a_machine_that_is_in_doubt_says_by_how_much():
+    results = given_results(True, None, True, True)
+    conclusion = conclude(results, specs=SPECS, conditions=Conditions(other_cores=1.0, cores=2, doubt=0.31))
+    assert conclusion.outcome is Outcome.INCONCLUSIVE
+    assert "cleared by 31%" in conclusion.summary
+    assert "Other programs kept 1.0 of 2 cores busy" in conclusion.summary
+
+
 @pytest.mark.parametrize("reason", ["crashed", "timed out", "tampered"])
 def test_code_that_stopped_fails_for_that_reason_even_when_it_was_fast(reason):
     stopped = Stopped(reason, "the worker ended with status 139")

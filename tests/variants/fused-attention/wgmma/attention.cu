@@ -17,7 +17,7 @@
 namespace {
 
 constexpr int kKeys = 128;
-constexpr int kRowBytes = 128, kColumns = 64, kPattern = 8 * kRowBytes;  // of a panel; bytes after which the swizzle repeats
+constexpr int kRowBytes = 128, kPattern = 8 * kRowBytes;  // a row of a panel; the 8 rows after which the swizzle repeats
 constexpr float kLog2e = 1.4426950408889634f;
 
 template <int dim>
@@ -55,7 +55,7 @@ __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// After a wait: keeps the compiler from reading the registers of a product, or giving them away, before it.
+// A point that the compiler moves no use of these registers across: it does not know that products are read and written behind its back.
 template <int n>
 __device__ __forceinline__ void settle(float (&r)[n][4]) {
 #pragma unroll
@@ -138,11 +138,11 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_p
 // Starts copying rows first..first+rows-1 of a head into a tile; rows past the end of the sequence become zero.
 template <int dim, int rows>
 __device__ __forceinline__ void fetch(char* tile, const char* head, int first, int seq) {
-    constexpr int chunks = dim / 8;
+    constexpr int chunks = dim / 8, threads = Block<dim>::threads;
 #pragma unroll
-    for (int index = threadIdx.x; index < rows * chunks; index += Block<dim>::threads) {
-        const int row = index / chunks, chunk = index % chunks, from = min(first + row, seq - 1);
-        copy_async(tile + place<rows>(row, chunk), head + (static_cast<size_t>(from) * chunks + chunk) * 16, first + row < seq);
+    for (int i = 0; i < (rows * chunks + threads - 1) / threads; ++i) {
+        const int index = i * threads + threadIdx.x, row = index / chunks, chunk = index % chunks, from = min(first + row, seq - 1);
+        if (row < rows) copy_async(tile + place<rows>(row, chunk), head + (static_cast<size_t>(from) * chunks + chunk) * 16, first + row < seq);
     }
 }
 
@@ -203,6 +203,14 @@ __device__ __forceinline__ void weigh(float (&s)[kKeys / 8][4], float (&top)[2],
     }
 }
 
+// What was summed so far, relative to the new largest score. Doing it once more would change nothing.
+template <int n>
+__device__ __forceinline__ void shrink(float (&o)[n][4], float (&decay)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4 * n; ++i) o[i / 4][i % 4] *= decay[i % 4 / 2];
+    decay[0] = decay[1] = 1.0f;
+}
+
 // Weights as the left operand of the second product: the layout of two accumulators of 8 columns is that of one operand of 16.
 template <typename T>
 __device__ __forceinline__ void pack(uint32_t (&p)[kKeys / 16][4], const float (&s)[kKeys / 8][4]) {
@@ -255,17 +263,20 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
     settle(s);
     if (kKeys > seq || (causal && kKeys - 1 > first + group * 64)) hide(s, own_end - lane % 4 * 2, other_end - lane % 4 * 2);
     weigh(s, top, sum, decay, scale);
-    pack<T>(p, s);
 
-    for (int tile = 1; tile < tiles; ++tile) {
-        const int key = tile * kKeys;
+    for (int tile = 1; tile <= tiles; ++tile) {
+        products_wait<0>();  // here and not at the loop's end: the compiler would move it before the weights, which are to hide the sums
+        settle(o);
+        settle(p);
+        shrink(o, decay);
+        pack<T>(p, s);
         copy_wait<0>();
         publish();
         __syncthreads();  // this tile's keys and the last one's values are there, and nobody reads the other buffers any more
-        fetch<dim, kKeys>(values + tile % 2 * B::key_bytes, v + head, key, seq);
-        if (tile + 1 < tiles) fetch<dim, kKeys>(keys + (tile + 1) % 2 * B::key_bytes, k + head, key + kKeys, seq);
+        if (tile < tiles) fetch<dim, kKeys>(values + tile % 2 * B::key_bytes, v + head, tile * kKeys, seq);
+        if (tile + 1 < tiles) fetch<dim, kKeys>(keys + (tile + 1) % 2 * B::key_bytes, k + head, (tile + 1) * kKeys, seq);
         copy_commit();
-        if (tile >= seen) break;
+        if (tile >= seen) continue;
 
         products_begin();
         queue_scores<T, dim>(s, own_queries, shared_address(keys) + tile % 2 * B::key_bytes);
@@ -274,23 +285,10 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
         products_commit();
         products_wait<1>();
         settle(s);
-        const int start = key + lane % 4 * 2;
-        if (key + kKeys > seq || (causal && key + kKeys - 1 > first + group * 64)) hide(s, own_end - start, other_end - start);
+        const int start = tile * kKeys + lane % 4 * 2;
+        if (tile * kKeys + kKeys > seq || (causal && tile * kKeys + kKeys - 1 > first + group * 64)) hide(s, own_end - start, other_end - start);
         weigh(s, top, sum, decay, scale);
-        products_wait<0>();
-        settle(o);
-        settle(p);
-#pragma unroll
-        for (int d = 0; d < dim / 8; ++d) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) o[d][e] *= decay[e / 2];
-        }
-        pack<T>(p, s);
     }
-
-    copy_wait<0>();
-    publish();
-    __syncthreads();  // the last values are there, and nobody reads queries any more
     products_begin();
     queue_sums<T, dim>(o, p, shared_address(values) + (seen - 1) % 2 * B::key_bytes);
     products_commit();
