@@ -267,7 +267,7 @@ Product product(const Text& text, Operand* r) {
     return [=, &format] {
         Fragment mine{};
         for (int i = 0; registers && i < 4; ++i) mine[i] = *a[i];  // read when the product is computed, not when it is queued
-        const Fragment* const lanes = exchange(mine);
+        const Fragment* const lanes = registers ? exchange(mine) : nullptr;
         const int lane = current % 32, warp = current / 32 % 4;
         float rows[2][16];
         for (int half = 0; half < 2; ++half) {

@@ -26,6 +26,24 @@ SOURCES = {
 EMULATOR = Path(__file__).with_name("attention_gpu_on_cpu.cpp")
 COMPILER = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-w", "-fPIC"]
 
+MISTAKES = {
+    "patterns of 8 rows half as far apart": ("next_rows >> 4", "next_rows >> 5"),
+    "panels as near as patterns": ("next_panel >> 4", "next_rows >> 4"),
+    "a descriptor without its swizzle": ("return swizzle_128", "return 0 * swizzle_128"),
+    "tiles without their swizzle": ("((chunk % 8) ^ (row % 8))", "(chunk % 8)"),
+    "steps twice as wide within a panel": ("i % 4 * 32", "i % 4 * 64"),
+    "values that are read twice": ("i * 2 * kPattern", "i * kPattern"),
+    "two registers of an operand exchanged": ("p[i][e] =", "p[i][e % 2 * 2 + e / 2] ="),
+    "copies that wgmma cannot see": ("publish();", ""),
+    "copies that nobody waited for": ("copy_wait<0>();", ""),
+    "scores that nobody waited for": ("products_wait<1>();", ""),
+    "sums that nobody waited for": ("products_wait<0>();  // here", "// here"),
+    "no barrier between the tiles": ("__syncthreads();  // this tile's", "// this tile's"),
+    "registers that are not ordered": ("products_begin();", ""),
+    "values taken for K-major": ("1, 1, 1, 1;", "1, 1, 1, 0;"),
+}
+"""What may be wrong with the wgmma kernel, as text of its source and what stands there then."""
+
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to build the emulation")
 
 
@@ -81,10 +99,10 @@ def emulator(tmp_path_factory) -> Path:
     return target
 
 
-def compiled(source: str, emulator: Path, folder: Path) -> ctypes.CDLL:
+def compiled(source: str, emulator: Path, folder: Path, *options: str) -> ctypes.CDLL:
     """A kernel's source as a library that runs on this machine's CPU."""
     (folder / "kernel.cpp").write_text(emulated(source))
-    command = [*COMPILER, "-shared", folder / "kernel.cpp", emulator, "-o", folder / "kernel.so"]
+    command = [*COMPILER, *options, "-shared", folder / "kernel.cpp", emulator, "-o", folder / "kernel.so"]
     subprocess.run(command, check=True, timeout=120)
     library = ctypes.CDLL(str(folder / "kernel.so"))
     library.emulator_conflicts.restype, library.emulator_fault.restype = ctypes.c_long, ctypes.c_char_p
@@ -107,7 +125,7 @@ def values(array: np.ndarray, bf16: bool) -> np.ndarray:
     return (array.astype(np.uint32) << 16).view(np.float32) if bf16 else array.view(np.float16).astype(np.float32)
 
 
-def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0):
+def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0, entry="attention_forward"):
     """The kernel's answer, and what it did that no kernel may do (empty: nothing)."""
     heads, seq, dim = q.shape
     guarded = np.full(q.size + 512, 0x7FFF, np.uint16)
@@ -117,7 +135,7 @@ def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0):
     sizes = (ctypes.c_long * 3)(*(array.nbytes for array in inputs))
     library.emulator_set(9, eager, backwards, starts, sizes, 3)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, out)]
-    assert library.attention_forward(*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
+    assert library[entry](*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
     outside = (guarded[:256] != 0x7FFF).any() or (guarded[-256:] != 0x7FFF).any()
     return out.reshape(q.shape).copy(), "it writes outside of its output" if outside else library.emulator_fault().decode()
 
@@ -178,3 +196,46 @@ def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
     assert (library.emulator_conflicts() > 0) == (name == "shipped")
 
 
+def test_the_emulation_notices_a_missing_wait(emulator, tmp_path):
+    """What the other tests rely on: without its waits the solution gives another answer."""
+    library = compiled(SOURCES["solution"].read_text().replace("copy_wait<1>();", ""), emulator, tmp_path)
+    q, k, v = (bits(np.random.default_rng(1).standard_normal((1, 65, 64), dtype=np.float32), False) for _ in range(3))
+    lazy, eager = (run(library, q, k, v, causal=False, bf16=False, eager=e) for e in (0, 1))
+    assert (lazy != eager).any()
+
+
+@pytest.fixture(scope="module")
+def mistaken(emulator, tmp_path_factory):
+    """The wgmma kernel for float16 and 128 columns once with each mistake, and last as it is, in one library."""
+    source = WGMMA.read_text()
+    only = "    return launch<__half, 128>(q, k, v, out, heads, seq, causal, static_cast<cudaStream_t>(stream));\n}\n"
+    source = source[: source.index("    const auto s = static_cast<cudaStream_t>(stream);")] + only
+    copies = []
+    for number, (right, wrong) in enumerate([*MISTAKES.values(), ("", "")]):
+        assert right in source
+        copy = source.replace(right, wrong) if right else source
+        copies.append(f"namespace n{number} {{\n{copy.replace('attention_forward', f'attention_forward_{number}')}}}\n")
+    return compiled("".join(copies), emulator, tmp_path_factory.mktemp("mistaken"), "-O0")
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, "none"])
+def test_a_mistake_in_the_wgmma_kernel_is_noticed(mistaken, mistake):
+    """It shows as a wrong answer, or as something that no kernel may do, in some order of threads and at some moment of what is asynchronous."""
+    number = [*MISTAKES, "none"].index(mistake)
+    rng = np.random.default_rng(3)
+    q, k, v = (bits(rng.standard_normal((1, 200, 128), dtype=np.float32), False) for _ in range(3))
+    truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
+
+    def wrong(eager: int, backwards: int) -> bool:
+        answer, fault = launch(
+            mistaken, q, k, v, causal=True, bf16=False, eager=eager, backwards=backwards, entry=f"attention_forward_{number}"
+        )
+        return bool(fault) or not np.abs(values(answer, False) - truth).max() < JUDGE.ERROR_FLOOR["fp16"]
+
+    assert any(wrong(e, b) for e, b in itertools.product((0, 3), range(2))) == (mistake != "none")
+
+
+def test_another_gpu_is_told_what_the_kernel_needs(mistaken, capfd):
+    mistaken.emulator_set(8, 0, 0, None, None, 0)
+    assert mistaken[f"attention_forward_{len(MISTAKES)}"](*[None] * 4, 1, 1, 128, 0, 0, None) == 209
+    assert "mma.sync" in capfd.readouterr().err

@@ -1,19 +1,22 @@
 """Compilers found and run, and machine code read: from recorded text everywhere, from a real compiler where there is one."""
 
 import importlib.util
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.measure import compilers
+from bottleneck_lab.measure import compilers, static_check
 from bottleneck_lab.measure.compilers import compile_cubin, compile_library, complaint, find_tool, require_tool
 from bottleneck_lab.measure.static_check import check_binary, check_source
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
+WGMMA = ROOT / "tests" / "variants" / "fused-attention" / "wgmma" / "attention.cu"
 
 needs_nvcc = pytest.mark.skipif(find_tool("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
 needs_gxx = pytest.mark.skipif(find_tool("g++") is None, reason="needs g++")
@@ -141,6 +144,32 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, tmp_p
         assert report.local_loads + report.local_stores <= 4
         assert report.max_threads == 256
         assert report.occupancy().blocks >= 1
+
+
+@needs_nvcc
+@needs_disassembler
+def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
+    cubin = tmp_path / "kernel.cubin"
+    command = [find_tool("nvcc"), "-O3", "-std=c++17", "-Xptxas", "-v", "-gencode", "arch=compute_90a,code=sm_90a"]
+    done = subprocess.run([*command, "-cubin", WGMMA, "-o", cubin], capture_output=True, text=True, check=True)
+    assert "serialized" not in done.stderr + done.stdout  # ptxas says so when it has to wait for each product
+    for report in check_binary(cubin):
+        threads, products = (384, 4 + 12 + 8) if "Li64E" in report.name else (256, 8 + 16 + 8)
+        assert (report.max_threads, report.tensor_core) == (threads, {"HGMMA": products})
+        assert set(report.async_copies) == {16}
+        assert report.local_loads + report.local_stores == 0
+        assert report.occupancy().blocks >= 1
+    for code in static_check._output("-sass", cubin, lambda command: command).split("Function : ")[1:]:
+        # After the wait that leaves the sums in flight come all weights of a tile and two factors, with no other wait before the loop's next turn.
+        (hidden,) = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1(.*?)(?:WARPGROUP|HGMMA)", code, re.DOTALL)
+        assert hidden.count("MUFU.EX2") == 64 + 2
+
+
+@needs_nvcc
+@needs_disassembler
+def test_the_wgmma_kernel_compiles_for_other_gpus_too(tmp_path):
+    for report in check_source(WGMMA, "80", tmp_path):
+        assert not report.tensor_core  # it is empty: attention_forward says what it needs
 
 
 @needs_nvcc
