@@ -73,7 +73,7 @@ def table(lab: Lab, device: str) -> str:
     """The whole table, with the machine and the date."""
     targets = [spec.id for spec in lab.spec.devices[device].criteria if spec.target is not None]
     lines = [f"| {' | '.join(['', *targets, 'outcome'])} |", "| --- " * (len(targets) + 2) + "|"]
-    folders = {"shipped": None, "solution": lab.solution, **{folder.name: folder for folder in variants(lab)}}
+    folders = {"shipped": None, "solution": lab.solution, **{folder.name: folder for folder in variants(lab, device)}}
     for name, overlay in folders.items():
         verdict = check(lab, device, overlay)
         lines.append(row(name, verdict))

@@ -110,13 +110,10 @@ def gpu_slug(name: str) -> str:
 
 def submissions(lab: Any) -> dict[str, Path]:
     """What is graded of a lab: starter, solution, and each variant, with its folder."""
-    folder = ROOT / "tests" / "variants" / lab.slug
-    found = (
-        sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
-        if folder.is_dir()
-        else []
-    )
-    return {"starter": lab.path, "solution": lab.solution, **{f"variant {path.name}": path for path in found}}
+    from bottleneck_lab.workspace.lab_rules import variants
+
+    found = {f"variant {path.name}": path for path in variants(lab, DEVICE) if not path.name.startswith((".", "_"))}
+    return {"starter": lab.path, "solution": lab.solution, **found}
 
 
 def plan(labs: Iterable[Any], tools: Iterable[str]) -> list[str]:
@@ -342,7 +339,9 @@ def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[st
     lines = []
     for lab in labs:
         missing = [what for what in submissions(lab) if f"grade:{lab.slug}:{what}" not in good]
-        kinds = dict.fromkeys("variants" if what.startswith("variant ") else what for what in missing)
+        kinds = [what for what in missing if not what.startswith("variant ")]
+        if others := [what.removeprefix("variant ") for what in missing if what not in kinds]:
+            kinds.append(f"variants ({', '.join(others)})")
         if kinds:
             lines.append(f"- `{lab.slug}` on `cuda`: {', '.join(kinds)}")
     if "tests" not in good:

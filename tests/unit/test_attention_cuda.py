@@ -137,7 +137,9 @@ def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0, entry="atten
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, out)]
     assert library[entry](*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
     outside = (guarded[:256] != 0x7FFF).any() or (guarded[-256:] != 0x7FFF).any()
-    return out.reshape(q.shape).copy(), "it writes outside of its output" if outside else library.emulator_fault().decode()
+    return out.reshape(
+        q.shape
+    ).copy(), "it writes outside of its output" if outside else library.emulator_fault().decode()
 
 
 def run(library, q, k, v, **how):
@@ -182,9 +184,7 @@ def test_no_barrier_and_no_wait_is_missing(kernel):
     rng = np.random.default_rng(7)
     q, k, v = (bits(rng.standard_normal((1, 257, 64), dtype=np.float32), False) for _ in range(3))
     modes = itertools.product(range(4) if kernel[0] == "wgmma" else range(2), range(2))
-    answers = [
-        run(kernel[1], q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes() for e, b in modes
-    ]
+    answers = [run(kernel[1], q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes() for e, b in modes]
     assert len(set(answers)) == 1
 
 
@@ -228,7 +228,15 @@ def test_a_mistake_in_the_wgmma_kernel_is_noticed(mistaken, mistake):
 
     def wrong(eager: int, backwards: int) -> bool:
         answer, fault = launch(
-            mistaken, q, k, v, causal=True, bf16=False, eager=eager, backwards=backwards, entry=f"attention_forward_{number}"
+            mistaken,
+            q,
+            k,
+            v,
+            causal=True,
+            bf16=False,
+            eager=eager,
+            backwards=backwards,
+            entry=f"attention_forward_{number}",
         )
         return bool(fault) or not np.abs(values(answer, False) - truth).max() < JUDGE.ERROR_FLOOR["fp16"]
 

@@ -74,7 +74,7 @@ def _measure(lab: Lab, device: str | None, *, no_variants: bool) -> Iterator[tup
 
     chosen = device_for(lab, device)
     yield f"starter on {chosen}", _starter_problems(lab, _check(lab, lab.path, chosen))
-    for folder in (lab.solution, *([] if no_variants else variants(lab))):
+    for folder in (lab.solution, *([] if no_variants else variants(lab, chosen))):
         what = "solution" if folder == lab.solution else f"variant {folder.name}"
         yield f"{what} on {chosen}", _pass_problems(_check(lab, folder, chosen))
 

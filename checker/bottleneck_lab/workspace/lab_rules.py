@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, content_root, files_below, load_labs
+from bottleneck_lab.catalog import Device, Lab, content_root, files_below, load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -33,10 +33,14 @@ def check_course() -> list[str]:
     ]
 
 
-def variants(lab: Lab) -> list[Path]:
-    """The folders of other right solutions; none outside a checkout."""
+def variants(lab: Lab, device: Device | None = None) -> list[Path]:
+    """The folders of other right solutions; none outside a checkout. With `device`: those in which a file differs that is used there (`sources`)."""
     folder = content_root() / "tests" / "variants" / lab.slug
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if device is None:
+        return found
+    sources = lab.spec.devices[device].settings.get("sources", lab.spec.editable)
+    return [path for path in found if any((path / name).is_file() for name in sources)]
 
 
 def _missing(lab: Lab) -> Iterator[str]:
