@@ -55,7 +55,7 @@ __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// A point that the compiler moves no use of these registers across: it does not know that products are read and written behind its back.
+// A point that the compiler moves no use of these registers across: it does not know that wgmma reads and writes them later than its statement.
 template <int n>
 __device__ __forceinline__ void settle(float (&r)[n][4]) {
 #pragma unroll
@@ -81,22 +81,22 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 // The products of a warpgroup, 64 rows at a time, 16 summed. The numbers at the end: add to d (or overwrite it), no sign is changed, and for
 // each operand in shared memory whether it is MN-major.
-#define PRODUCTS(type)                                                                                                               \
-    template <bool add>                                                                                                              \
-    static __device__ __forceinline__ void multiply(float (&d)[16][4], uint64_t a, uint64_t b) {                                     \
+#define PRODUCTS(type) \
+    template <bool add> \
+    static __device__ __forceinline__ void multiply(float (&d)[16][4], uint64_t a, uint64_t b) { \
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FIRST_32 "," NEXT_32 "}, %64, %65, %66, 1, 1, 0, 0;" \
-                     : THIRTY_TWO(d, 0), THIRTY_TWO(d, 8)                                                                            \
-                     : "l"(a), "l"(b), "n"(add));                                                                                    \
-    }                                                                                                                                \
-    static __device__ __forceinline__ void add_product(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {                      \
+                     : THIRTY_TWO(d, 0), THIRTY_TWO(d, 8) \
+                     : "l"(a), "l"(b), "n"(add)); \
+    } \
+    static __device__ __forceinline__ void add_product(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) { \
         asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" FIRST_32 "," NEXT_32 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;" \
-                     : THIRTY_TWO(d, 0), THIRTY_TWO(d, 8)                                                                            \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                          \
-    }                                                                                                                                \
-    static __device__ __forceinline__ void add_product(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {                       \
+                     : THIRTY_TWO(d, 0), THIRTY_TWO(d, 8) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
+    } \
+    static __device__ __forceinline__ void add_product(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) { \
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" FIRST_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;" \
-                     : THIRTY_TWO(d, 0)                                                                                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                          \
+                     : THIRTY_TWO(d, 0) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
     }
 
 template <typename T>
@@ -238,8 +238,9 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = first + warp * 16 + lane / 4;  // this lane's queries: row and row + 8
     const int own_end = causal ? min(seq, row + 1) : seq, other_end = causal ? min(seq, row + 9) : seq;
+    // Tiles that the block needs, and those that this warpgroup does: the same, or all but the last.
     const int tiles = ((causal ? min(seq, first + B::queries) : seq) + kKeys - 1) / kKeys;
-    const int seen = ((causal ? min(seq, first + group * 64 + 64) : seq) + kKeys - 1) / kKeys;  // by this warpgroup: all tiles, or all but the last
+    const int seen = ((causal ? min(seq, first + group * 64 + 64) : seq) + kKeys - 1) / kKeys;
 
     fetch<dim, B::queries>(queries, q + head, first, seq);
     fetch<dim, kKeys>(keys, k + head, 0, seq);
@@ -253,6 +254,12 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, decay[2];
     uint32_t p[kKeys / 16][4];
 
+    const auto weigh_tile = [&](int tile) {
+        const int key = tile * kKeys, start = key + lane % 4 * 2;
+        if (key + kKeys > seq || (causal && key + kKeys - 1 > first + group * 64)) hide(s, own_end - start, other_end - start);
+        weigh(s, top, sum, decay, scale);
+    };
+
     copy_wait<1>();
     publish();
     __syncthreads();  // queries and the first keys are there
@@ -261,8 +268,7 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
     products_commit();
     products_wait<0>();
     settle(s);
-    if (kKeys > seq || (causal && kKeys - 1 > first + group * 64)) hide(s, own_end - lane % 4 * 2, other_end - lane % 4 * 2);
-    weigh(s, top, sum, decay, scale);
+    weigh_tile(0);
 
     for (int tile = 1; tile <= tiles; ++tile) {
         products_wait<0>();  // here and not at the loop's end: the compiler would move it before the weights, which are to hide the sums
@@ -285,9 +291,7 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
         products_commit();
         products_wait<1>();
         settle(s);
-        const int start = tile * kKeys + lane % 4 * 2;
-        if (tile * kKeys + kKeys > seq || (causal && tile * kKeys + kKeys - 1 > first + group * 64)) hide(s, own_end - start, other_end - start);
-        weigh(s, top, sum, decay, scale);
+        weigh_tile(tile);
     }
     products_begin();
     queue_sums<T, dim>(o, p, shared_address(values) + (seen - 1) % 2 * B::key_bytes);
@@ -304,8 +308,10 @@ __global__ void __launch_bounds__(Block<dim>::threads, 1)
         const float share = sum[half] > 0.0f ? 1.0f / sum[half] : 0.0f;  // a query that sees no key answers 0
         const int local = warp * 16 + half * 8 + lane / 4;
 #pragma unroll
-        for (int d = 0; d < dim / 8; ++d)
-            *reinterpret_cast<uint32_t*>(queries + place<B::queries>(local, d) + lane % 4 * 4) = Type<T>::pack(o[d][2 * half] * share, o[d][2 * half + 1] * share);
+        for (int d = 0; d < dim / 8; ++d) {
+            const uint32_t pair = Type<T>::pack(o[d][2 * half] * share, o[d][2 * half + 1] * share);
+            *reinterpret_cast<uint32_t*>(queries + place<B::queries>(local, d) + lane % 4 * 4) = pair;
+        }
     }
     __syncwarp();
     constexpr int chunks = dim / 8;
@@ -337,7 +343,7 @@ extern "C" int attention_forward(const char* q, const char* k, const char* v, ch
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (major != 9) {
-        fprintf(stderr, "attention.cu is written for Hopper's wgmma (compute capability 9.0): on this GPU take a kernel that uses mma.sync.\n");
+        fprintf(stderr, "This attention.cu needs Hopper's wgmma (compute capability 9.0); elsewhere take a kernel that uses mma.sync.\n");
         return cudaErrorNoKernelImageForDevice;
     }
     const auto s = static_cast<cudaStream_t>(stream);
