@@ -343,7 +343,7 @@ extern "C" int attention_forward(const char* q, const char* k, const char* v, ch
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (major != 9) {
-        fprintf(stderr, "This attention.cu needs Hopper's wgmma (compute capability 9.0); elsewhere take a kernel that uses mma.sync.\n");
+        fprintf(stderr, "attention.cu needs wgmma, of compute capability 9.0; this GPU has %d.x: take a kernel that uses mma.sync.\n", major);
         return cudaErrorNoKernelImageForDevice;
     }
     const auto s = static_cast<cudaStream_t>(stream);
