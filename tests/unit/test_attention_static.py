@@ -198,12 +198,24 @@ def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_core
     spec = importlib.util.spec_from_file_location("attention_triton", folder / "attention_triton.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    constants = {"causal": True, "dim": 64, "tile_queries": module.QUERIES, "tile_keys": module.KEYS}
+    constants = {
+        "causal": True,
+        "dim": 128 if tensor_cores else 64,
+        "tile_queries": module.QUERIES,
+        "tile_keys": module.KEYS,
+    }
     arguments = dict.fromkeys(("q", "k", "v", "out"), "*fp16") | {"seq": "i32", "scale": "fp32"}
     kernel = ASTSource(
         fn=module.attention_kernel, signature=arguments | dict.fromkeys(constants, "constexpr"), constexprs=constants
     )
+    made = triton.compile(kernel, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
     cubin = tmp_path / "kernel.cubin"
-    cubin.write_bytes(triton.compile(kernel, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["cubin"])
+    cubin.write_bytes(made["cubin"])
     (report,) = check_binary(cubin)
     assert bool(report.tensor_core_instructions) == tensor_cores
+    if tensor_cores:
+        # Triton, whose code GPUs have run, describes such tiles to wgmma as tests/variants/fused-attention/wgmma does: the 128-byte swizzle, 1024
+        # bytes from 8 rows to the next 8, a tile's rows times 128 bytes from 64 columns of the values to the next 64, and 16 rows a step.
+        described, panel, step = 1 << 62 | 1024 >> 4 << 32, module.KEYS * 128 >> 4 << 16, 16 * 128 >> 4
+        numbers = {int(number) for number in re.findall(r"(?<=, )\d+(?=;)", made["ptx"])}
+        assert {described, *(panel + i * step for i in range(module.KEYS // 16))} <= numbers
