@@ -1,4 +1,7 @@
-"""Real processes with the real reducer on the emulated fabric, over a model small enough to train in a second."""
+"""Real processes with the real reducer on the emulated fabric, over a model small enough to train in a second.
+
+Most scripts run one after the other in one worker, as a check's runs do: what a hostile one leaves behind would spoil those after it.
+"""
 
 import importlib.util
 import sys
@@ -8,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.ranks import emulation as running
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
@@ -59,13 +63,23 @@ COSTS = CostTable(
 SECRET = Secret(3, 11)
 
 
-def emulated(script: Path, tmp_path: Path, world: int = 2, secret: Secret = SECRET):
-    folder = tmp_path / "code"
+SHIPPED = ROOT / "labs" / "ddp-scaling" / "train.py"
+SOLUTION = ROOT / "solutions" / "ddp-scaling" / "train.py"
+MOST_RUNS = 24
+
+
+def code(script: Path, folder: Path) -> Path:
+    """A folder with a script and the small model."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.py").write_text(RECIPE)
     (folder / "train.py").write_text(script.read_text())
+    return folder
+
+
+def emulated(script: Path, tmp_path: Path, world: int = 2):
+    """A script's run in a worker of its own."""
     with Janitor() as janitor:
-        return emulate(folder, "train.py", COSTS, world, secret, tmp_path / f"scratch-{world}", janitor)
+        return emulate(code(script, tmp_path / "code"), "train.py", COSTS, world, SECRET, tmp_path / "scratch", janitor)
 
 
 def open_descriptors() -> int:
@@ -73,14 +87,34 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return emulated(ROOT / "labs" / "ddp-scaling" / "train.py", tmp_path_factory.mktemp("reference"))
+def living_children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture(scope="module")
-def solution(tmp_path_factory):
-    return emulated(ROOT / "solutions" / "ddp-scaling" / "train.py", tmp_path_factory.mktemp("solution"))
+def two_ranks(tmp_path_factory):
+    """Runs a script on two ranks, each time in the same worker; none of its processes is left afterwards."""
+    place, before, descriptors = tmp_path_factory.mktemp("two-ranks"), living_children(), open_descriptors()
+    folder, worlds = code(SHIPPED, place / "code"), [2] * MOST_RUNS
+    with Janitor() as janitor, crew(folder, "train.py", COSTS, worlds, place / "scratch", janitor) as ranks:
+
+        def run(script: Path, secret: Secret = SECRET):
+            code(script, place / "scratch" / "code")
+            return ranks.run(secret)
+
+        yield run
+    assert set(living_children()) <= set(before)
+    assert open_descriptors() <= descriptors
+
+
+@pytest.fixture(scope="module")
+def reference(two_ranks):
+    return two_ranks(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def solution(two_ranks):
+    return two_ranks(SOLUTION)
 
 
 def test_the_shipped_script_sends_everything_after_backward_in_one_piece(reference):
@@ -96,7 +130,7 @@ def test_the_solution_trains_the_same_and_hides_communication(reference, solutio
 
 
 def test_modelled_times_are_the_same_in_every_run(reference, tmp_path):
-    again = emulated(ROOT / "labs" / "ddp-scaling" / "train.py", tmp_path)
+    again = emulated(SHIPPED, tmp_path)
     assert again.step_ms == reference.step_ms
     assert [clock.spans for clock in again.clocks] == [clock.spans for clock in reference.clocks]
 
@@ -122,12 +156,12 @@ def test_traces_of_all_ranks_are_read_as_communication_left_exposed(reference, t
     assert summary.devices[0].exposed_communication_ns == pytest.approx(summary.devices[0].communication_ns, rel=1e-3)
 
 
-def test_stalls_of_the_host_are_charged(tmp_path, solution):
+def test_stalls_of_the_host_are_charged(tmp_path, two_ranks, solution):
     script = tmp_path / "stalls.py"
-    text = (ROOT / "solutions" / "ddp-scaling" / "train.py").read_text()
+    text = SOLUTION.read_text()
     stall = "            import time; time.sleep(0.02); loss.cpu(); print(loss.item())\n            running"
     script.write_text(text.replace("            running", stall, 1))
-    run = emulated(script, tmp_path)
+    run = two_ranks(script)
     names = {span.name for span in run.clocks[0].spans if span.stream == "host"}
     assert {"wait for the device", "print", "host work"} <= names
     assert solution.step_ms < 40 < run.step_ms
@@ -141,8 +175,8 @@ STALLS = {
 }
 
 
-def test_each_kind_of_stall_shows_as_what_it_is(tmp_path):
-    text = (ROOT / "solutions" / "ddp-scaling" / "train.py").read_text().replace("LOG_EVERY = 20", "LOG_EVERY = 1000")
+def test_each_kind_of_stall_shows_as_what_it_is(tmp_path, two_ranks):
+    text = SOLUTION.read_text().replace("LOG_EVERY = 20", "LOG_EVERY = 1000")
     cases = "".join(
         f"            if (step, number) == ({step}, 1):\n                {code}\n"
         for step, (code, _) in enumerate(STALLS.values(), start=2)
@@ -151,7 +185,7 @@ def test_each_kind_of_stall_shows_as_what_it_is(tmp_path):
     script.write_text(
         "import time\nimport numpy\n" + text.replace("            running +=", f"{cases}            running +=", 1)
     )
-    run = emulated(script, tmp_path, secret=Secret(3 + len(STALLS), 11))
+    run = two_ranks(script, Secret(3 + len(STALLS), 11))
     for clock in run.clocks:
         stalls = [
             {span.name for span in clock.spans if span.stream == "host" and span.step == step}
@@ -162,11 +196,7 @@ def test_each_kind_of_stall_shows_as_what_it_is(tmp_path):
 
 
 def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_stays(tmp_path, solution):
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "recipe.py").write_text(RECIPE)
-    (folder / "train.py").write_text((ROOT / "solutions" / "ddp-scaling" / "train.py").read_text())
-    descriptors = open_descriptors()
+    folder, descriptors = code(SOLUTION, tmp_path / "code"), open_descriptors()
     with Janitor() as janitor, crew(folder, "train.py", COSTS, [3, 2], tmp_path / "scratch", janitor) as ranks:
         many, few = ranks.run(Secret(4, 5)), ranks.run(SECRET)
     assert (many.world, few.world) == (3, 2)
@@ -197,17 +227,38 @@ def test_every_exploit_is_tried():
     assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
 
 
-@pytest.mark.parametrize("name", BROKEN_RULES)
-def test_a_broken_rule_ends_the_run_and_leaves_nothing(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "SILENCE_S", 12.0)
-    descriptors = open_descriptors()
+@pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank"}))
+def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
+    monkeypatch.setattr(running, "SILENCE_S", 6.0 if name == "hung_rank" else 12.0)
     reason, words = BROKEN_RULES[name]
     with pytest.raises(Violation) as caught:
-        emulated(EXPLOITS / name / "train.py", tmp_path, world=4 if name == "dead_rank" else 2)
+        two_ranks(EXPLOITS / name / "train.py")
     assert caught.value.reason == reason
     assert words in caught.value.sentence
-    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_leaves_nothing(tmp_path):
+    before, descriptors = living_children(), open_descriptors()
+    reason, words = BROKEN_RULES["dead_rank"]
+    with pytest.raises(Violation) as caught:
+        emulated(EXPLOITS / "dead_rank" / "train.py", tmp_path, world=4)
+    assert caught.value.reason == reason
+    assert words in caught.value.sentence
+    assert set(living_children()) <= set(before)
     assert open_descriptors() <= descriptors
+
+
+def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(two_ranks, monkeypatch):
+    monkeypatch.setattr(running, "SILENCE_S", 3.0)
+    monkeypatch.setattr(running.Starvation, "found", lambda _self: True)
+    with pytest.raises(MachineError, match="Other programs kept most cores busy"):
+        two_ranks(EXPLOITS / "hung_rank" / "train.py")
+
+
+def test_hostile_scripts_have_spoilt_nothing(two_ranks, solution):
+    again = two_ranks(SOLUTION)
+    assert [clock.spans for clock in again.clocks] == [clock.spans for clock in solution.clocks]
+    assert all(np.array_equal(mine, right) for mine, right in zip(again.parameters, solution.parameters, strict=True))
 
 
 def test_a_rank_that_raises_is_quoted(tmp_path):
@@ -218,8 +269,8 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
     assert caught.value.reason == "crashed"
 
 
-def test_ranks_that_keep_their_own_gradients_end_apart(reference, tmp_path):
-    run = emulated(EXPLOITS / "garbage_payload" / "train.py", tmp_path)
+def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):
+    run = two_ranks(EXPLOITS / "garbage_payload" / "train.py")
     assert "other parameters than rank 0" in (same_training(run, reference) or "")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.process import Limits, Paths, Worker
 from bottleneck_lab.measure.ranks.clock import RankClock, Span, covered_us, merge
@@ -24,6 +25,7 @@ from bottleneck_lab.measure.ranks.costs import CostTable, load_fabric
 from bottleneck_lab.measure.ranks.protocol import OK, Event
 from bottleneck_lab.measure.ranks.rules import Violation
 from bottleneck_lab.measure.ranks.server import FabricServer
+from bottleneck_lab.measure.ranks.starved import Starvation
 from bottleneck_lab.measure.wire import Arena
 
 WARMUP_STEPS = 2
@@ -197,18 +199,28 @@ class Crew:
         self._runs = iter(shared.runs)
 
     def run(self, secret: Secret, progress: Callable[[float], None] = lambda _share: None) -> Run:
-        """The script on the next number of ranks. Raises Violation when it breaks a rule, crashes or hangs."""
+        """The script on the next number of ranks.
+
+        Raises Violation when it breaks a rule, crashes or hangs, MachineError when it came to no end because the cores were others'.
+        """
         pairs = next(self._runs)
         links = [(ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)]
         server = FabricServer(
             links, self._shared.result, self._costs, load_fabric(), partial(secret.batch, self._costs)
         )
+        starvation = Starvation(self._worker)
         with contextlib.suppress(BrokenPipeError):  # the worker is dead, which its ranks' sockets tell as well
             self._shared.go[0].sendall(OK)
         try:
             server.serve(LIMITS.total_s, SILENCE_S, lambda step: progress(step / secret.steps))
         except Violation as violation:
-            raise with_last_words(violation, self._worker.log_tail()) from None
+            told = with_last_words(violation, self._worker.log_tail())
+            if violation.reason == "timed out" and starvation.found():
+                raise MachineError(
+                    f"Other programs kept most cores busy: {len(links)} ranks did not come to an end.",
+                    "Close other programs, wait for background jobs to end, and check again.",
+                ) from None
+            raise told from None
         return Run(
             len(links),
             self._costs,
