@@ -47,7 +47,7 @@ class PeakMemory(threading.Thread):
 
     def run(self) -> None:
         this = psutil.Process()
-        while not self.done.wait(0.2):
+        while not self.done.wait(0.5):
             self.peak = max(self.peak, sum(map(_pss_gib, [this, *this.children(recursive=True)])))
 
     def __enter__(self) -> "PeakMemory":
