@@ -117,6 +117,12 @@ def solution(two_ranks):
     return two_ranks(SOLUTION)
 
 
+def assert_equal(run, other):
+    """To the last bit: when everything ran, and what came of it."""
+    assert [clock.spans for clock in run.clocks] == [clock.spans for clock in other.clocks]
+    assert all(np.array_equal(mine, right) for mine, right in zip(run.parameters, other.parameters, strict=True))
+
+
 def test_the_shipped_script_sends_everything_after_backward_in_one_piece(reference):
     assert [span.elements for span in reference.buckets] == [COSTS.elements] * 2
     assert reference.overlap_share == 0
@@ -129,10 +135,10 @@ def test_the_solution_trains_the_same_and_hides_communication(reference, solutio
     assert solution.step_ms < reference.step_ms
 
 
-def test_modelled_times_are_the_same_in_every_run(reference, tmp_path):
+def test_modelled_times_and_parameters_are_the_same_in_every_run(reference, tmp_path):
     again = emulated(SHIPPED, tmp_path)
     assert again.step_ms == reference.step_ms
-    assert [clock.spans for clock in again.clocks] == [clock.spans for clock in reference.clocks]
+    assert_equal(again, reference)
 
 
 def test_replaying_a_run_at_its_own_size_gives_its_own_time(solution):
@@ -257,8 +263,7 @@ def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(tw
 
 def test_hostile_scripts_have_spoilt_nothing(two_ranks, solution):
     again = two_ranks(SOLUTION)
-    assert [clock.spans for clock in again.clocks] == [clock.spans for clock in solution.clocks]
-    assert all(np.array_equal(mine, right) for mine, right in zip(again.parameters, solution.parameters, strict=True))
+    assert_equal(again, solution)
 
 
 def test_a_rank_that_raises_is_quoted(tmp_path):

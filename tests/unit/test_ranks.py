@@ -1,6 +1,8 @@
 """The logical clock, the link, the rules and the figures: no process, no socket, no torch."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.analysis.scaling import Point, Sweep, curves
 from bottleneck_lab.catalog import CriterionSpec, find_lab
+from bottleneck_lab.measure.ranks import virtual
 from bottleneck_lab.measure.ranks.clock import RankClock, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
 from bottleneck_lab.measure.ranks.figures import RanksMeasurement, results
@@ -262,3 +265,21 @@ def test_what_a_rank_said_last_is_quoted_from_what_the_terminal_may_show():
     assert with_last_words(died, "nothing") is died
     late = Violation("timed out", "Rank 1 did not come.")
     assert with_last_words(late, log) is late
+
+
+@pytest.mark.parametrize(("changed", "crews"), [(False, ["learner"]), (True, ["reference", "learner"])])
+def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(changed, crews, tmp_path, monkeypatch):
+    made = []
+
+    @contextlib.contextmanager
+    def crew(_context, role, _worlds):
+        made.append(role)
+        yield role
+
+    monkeypatch.setattr(virtual, "_crew", crew)
+    monkeypatch.setattr(virtual, "_runs", lambda _context, _crew, role, *_: {8: role})
+    (tmp_path / "train.py").write_text((LAB / "train.py").read_text() + "#" * changed)
+    context = SimpleNamespace(lab=find_lab("ddp-scaling"), submission=tmp_path)
+    theirs, shipped = virtual._both(context, {})
+    assert made == crews
+    assert (theirs, shipped) == ({8: "learner"}, {8: crews[0]})
