@@ -64,7 +64,7 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
 
 
 def not_held_against(result: CriterionResult, other_cores: float) -> CriterionResult:
-    """A miss of a figure that has no partner to be compared with, while other programs took the machine, is no miss of the learner's."""
+    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's."""
     if result.holds is False and other_cores > BUSY_CORES:
         return msgspec.structs.replace(result, holds=None)
     return result

@@ -294,6 +294,15 @@ class Worker:
                 total += times.user + times.system + times.children_user + times.children_system
         return total
 
+    def waited_s(self) -> float:
+        """Seconds that its living threads have been ready to run and had no core, added up; 0 where the kernel does not tell."""
+        waited_ns = 0
+        for process in self.tree():
+            for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    waited_ns += int(thread.read_text().split()[1])
+        return waited_ns / 1e9
+
     def excess(self) -> str | None:
         """Which limit the worker exceeds now, as words for the verdict, or None."""
         tree, threads = self.tree(), 0

@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.speedup import Case, _refuse_overhead
+from bottleneck_lab.measure.speedup import Case, _refuse_overhead, _spared
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
 
@@ -44,3 +44,23 @@ def test_a_little_of_the_protocols_time_leaves_it_undecided_but_is_no_error():
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.INCONCLUSIVE}
     _refuse_overhead([made], TESTS)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "spared"),
+    [(0.0, set()), (0.02, set()), (0.05, {"speedup"}), (99.0, {"speedup"})],
+    ids=["no wait", "too short a wait", "half the time", "several threads at once"],
+)
+def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_s, spared):
+    made = case(2.0, overhead_s=0.0, pairs=12)  # 0.12 s of the learner's
+    made.decide(TESTS, exhausted=True)
+    assert made.states() == {"speedup": State.FAIL}
+    assert _spared([made], TESTS, waited_s) == spared
+
+
+def test_one_miss_that_waiting_cannot_have_caused_is_enough():
+    slow, starved = case(0.5, overhead_s=0.0), case(2.5, overhead_s=0.0)
+    for made in (slow, starved):
+        made.decide(TESTS, exhausted=True)
+    assert _spared([starved, slow], TESTS, waited_s=0.1) == set()
+    assert _spared([starved], TESTS, waited_s=0.05) == {"speedup"}
