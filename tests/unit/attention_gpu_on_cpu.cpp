@@ -1,6 +1,6 @@
 // Runs the lab's CUDA kernels on a CPU, thread by thread, so that their indexing, masking, synchronisation and rounding can be tested without a GPU.
 //
-// Every CUDA thread is a fiber. The kernel's source is compiled as it is, with the headers of CUDA replaced by this file and each asm statement by a call
+// Every CUDA thread is a fiber. The kernel's source is compiled as it is, with the header beside this file for CUDA's and each asm statement as a call
 // of `decode`, which reads the PTX text and does what the PTX manual says: register fragments, matrix descriptors, swizzles and all.
 //
 // A collective (ldmatrix, mma, shuffle, __syncthreads) waits until all its fibers have come. Shared memory starts as NaN. What is asynchronous (cp.async,
@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
