@@ -1,19 +1,26 @@
-"""Agreement with nsys' own `stats` on the same file: the same instances and the same nanoseconds by name, for kernels, copies, calls and ranges."""
+"""Agreement with nsys' own `stats` and `analyze` on the same file.
 
+The same instances and the same nanoseconds by name, for kernels, copies, calls and ranges; the same idle gaps, waits and pageable copies.
+"""
+
+import contextlib
 import csv
 import gzip
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bottleneck_lab import load
-from bottleneck_lab.trace import Kind
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.trace import HostMemory, Kind
 from bottleneck_lab.trace.timeline import Timeline, take
 
 CAPTURE = Path(__file__).parents[4] / "shared" / "captures" / "nsysai_h100_2gpu_1s.sqlite.gz"
@@ -67,6 +74,72 @@ def test_sums_are_those_that_nsys_gives():
     assert calls["cudaStreamSynchronize"] == (8, 856929451)
     assert calls["cudaLaunchKernel"] == (2788, 509738501)
     assert calls["cudaLaunchKernelExC"] == (558, 422539482)
+
+
+@pytest.fixture
+def with_holes(tmp_path) -> Path:
+    """The capture with what the first GPU did in three stretches of time taken out, so that there are gaps of 10 ms and more."""
+    path = tmp_path / "holes.sqlite"
+    path.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        begin, end = file.execute("SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+        for share, long_ns in ((0.2, 10_000_000), (0.5, 15_000_000), (0.7, 20_000_000)):
+            hole = begin + int(share * (end - begin))
+            for table in ("KERNEL", "MEMCPY", "MEMSET"):
+                file.execute(
+                    f"DELETE FROM CUPTI_ACTIVITY_KIND_{table} WHERE end > ? AND start < ? AND deviceId = 0",
+                    (hole, hole + long_ns),
+                )
+    return path
+
+
+def our_gaps(path: Path, at_least_ns: int) -> set[tuple[int, int, int]]:
+    """Device, start and length of the idle gaps."""
+    return {
+        (use.device, gap.start_ns, gap.end_ns - gap.start_ns)
+        for use in summarise(load(path)).devices
+        for gap in use.largest_gaps
+        if gap.end_ns - gap.start_ns >= at_least_ns
+    }
+
+
+@needs_capture
+def test_gaps_are_those_that_nsys_gives(with_holes):
+    """Read off nsys 2022.4.2 (`analyze --rule gpu-starv:gap=1`); on any machine."""
+    assert our_gaps(with_holes, 1_000_000) == {
+        (0, 156028422706, 29206908),
+        (0, 155840049476, 18454667),
+        (0, 155546621181, 18439275),
+    }
+
+
+@pytest.mark.nsys
+@needs_nsys
+@needs_capture
+def test_what_is_found_agrees_on_a_gpu_capture(with_holes, elsewhere):
+    def rows(rule: str) -> list[dict[str, str]]:
+        command = [NSYS, "analyze", "--format", "csv", "--force-export=false", "--rule", rule, str(with_holes)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120, env=elsewhere, check=False).stdout
+        lines = said.splitlines()
+        return list(csv.DictReader(lines[next(i for i, line in enumerate(lines) if "Duration (ns)" in line) :]))
+
+    def number(row: dict[str, str], *names: str) -> tuple[int, ...]:
+        return tuple(int(row[name]) for name in names)
+
+    timeline = load(with_holes)
+    gaps = {number(row, "Device ID", "Start (ns)", "Duration (ns)") for row in rows("gpu-starv:gap=1:rows=500")}
+    assert our_gaps(with_holes, 1_000_000) == gaps
+    waits = take(
+        timeline.runtime, np.isin(timeline.names(timeline.runtime), ["cudaStreamSynchronize", "cudaDeviceSynchronize"])
+    )
+    assert set(zip(waits.start.tolist(), (waits.end - waits.start).tolist(), strict=True)) == {
+        number(row, "Start (ns)", "Duration (ns)") for row in rows("cuda-sync-api:rows=500")
+    }
+    device = timeline.device
+    pageable = take(device, (device.kind == Kind.COPY) & (device.host_memory == HostMemory.PAGEABLE))
+    assert set(zip(pageable.start.tolist(), (pageable.end - pageable.start).tolist(), strict=True)) == {
+        number(row, "Start (ns)", "Duration (ns)") for row in rows("cuda-async-memcpy:rows=500")
+    }
 
 
 @pytest.mark.nsys
