@@ -36,6 +36,7 @@ def render_summary(summary: Summary, console: Console) -> None:
         _print_biggest(sheet, parts[0])
         _print_inside(sheet, summary, parts[0])
     _print_operators(sheet, summary)
+    _print_roofline(sheet, summary)
     _print_lines(sheet, summary)
     _print_findings(sheet, summary.findings)
 
@@ -145,6 +146,18 @@ def _print_operators(sheet: Sheet, summary: Summary) -> None:
     for row in rows[:TOP]:
         own = row.device_self_ns if on_device else row.self_ns
         _print_named(sheet, row.name, row.share, words.format_duration(own))
+
+
+def _print_roofline(sheet: Sheet, summary: Summary) -> None:
+    """How near matrix operators come to the ceiling above them, where the device's ceilings are known."""
+    machine = summary.roofline.machine
+    rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
+    if machine is None or not rows:
+        return
+    sheet.heading(f"Matrix operators under the roofline of {machine.name}: part of the ceiling reached")
+    for row in rows[:TOP]:
+        name = f"{row.operator} {row.precision}, {row.bound}"
+        _print_named(sheet, name, row.ceiling_share, words.format_duration(row.time_ns))
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.roofline import MatrixRow, Roofline, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
 
@@ -28,6 +30,16 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 def test_summary(draw, golden):
     summary = summarise(made_up_capture.capture(emulated=True))
     assert draw(render_summary, made_up_capture.with_one_finding(summary)) == golden("summary-80.txt")
+
+
+@pytest.mark.parametrize(("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"])
+def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, shown):
+    row = MatrixRow("aten::addmm", "fp16", 96, 735_000, 1.3e11, 4e8, 325.0, 1.8e14, "compute-bound", ceiling_share)
+    summary = summarise(made_up_capture.capture())
+    text = draw(render_summary, replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row])))
+    line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")
+    assert ("under the roofline of H100" in text) is shown
+    assert all(part in line for part in ("18.4%", "735 µs", "compute-bound")) is shown
 
 
 def test_comparison(draw, golden):
