@@ -10,8 +10,8 @@ from pathlib import Path
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.process import Worker
 
-TAKEN_SHARE = 0.75
-"""Share of all cores from which on the others have the machine: of two cores they leave the ranks 150 s in 300 s, twice what a run needs."""
+TAKEN_SHARE = 0.85
+"""Share of all cores from which on the others have the machine: of two cores they leave the ranks 90 s in 300 s, and a run needs 40 to 60 s."""
 WAITED_SHARE = 0.5
 """Share of the time for which a rank or another at least stood in the queue for a core."""
 FROZEN_S = 2.0
