@@ -20,13 +20,15 @@ TRIES = 3
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
-    """A user's home with the data set made once."""
+    """A user's home with the data set made once; of the small photographs, as many as a check draws."""
     folder = tmp_path_factory.mktemp("home")
     make = [
         sys.executable,
         str(ROOT / "datasets" / "photos.py"),
         "--root",
         str(folder / "datasets" / "photos"),
+        "--small",
+        "64",
         "--progress",
         "none",
     ]
