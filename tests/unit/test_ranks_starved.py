@@ -1,13 +1,11 @@
 """When a run that came to no end is the machine's fault: no worker, no load, only what is concluded from them."""
 
 import os
-from pathlib import Path
 
 import pytest
-from psutil import Process
 
 from bottleneck_lab.measure.ranks import starved
-from bottleneck_lab.measure.ranks.starved import Starvation, queued_s
+from bottleneck_lab.measure.ranks.starved import Starvation
 
 CORES = os.cpu_count()
 
@@ -26,10 +24,14 @@ class Load:
 
 
 class Worker:
-    """A worker whose threads have queued for a core for so long, in its life's 100 s."""
+    """A worker whose threads have waited for a core for so long in all, at one look and the next."""
 
-    def __init__(self):
+    def __init__(self, *waited_s):
+        self.left = list(waited_s)
         self.done = []
+
+    def waited_s(self):
+        return self.left.pop(0)
 
     def cpu_s(self):
         return 0.0
@@ -43,12 +45,10 @@ class Worker:
 
 def found(monkeypatch, others, queued, others_without_it):
     """What is concluded after 100 s in which others had so many of the cores, as a share, and the ranks queued for so many seconds."""
-    clock, waited = iter([1000.0, 1100.0]), iter([0.0, queued])
+    clock, worker = iter([1000.0, 1100.0]), Worker(0.0, queued)
     monkeypatch.setattr(starved.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(starved.time, "sleep", lambda _s: None)
-    monkeypatch.setattr(starved, "queued_s", lambda _worker: next(waited))
     monkeypatch.setattr(starved, "LoadMeter", lambda _own: Load(others * CORES, others_without_it * CORES))
-    worker = Worker()
     return Starvation(worker).found(), worker.done
 
 
@@ -67,12 +67,3 @@ def test_ranks_that_sleep_or_spin_were_not(monkeypatch, others, queued):
 
 def test_load_that_stands_still_with_the_ranks_was_their_own(monkeypatch):
     assert found(monkeypatch, 0.95, 300, 0.0) == (False, ["frozen", "thawed"])
-
-
-def test_what_the_kernel_says_of_every_thread_is_added_up():
-    class This:
-        def tree(self):
-            return [Process()]
-
-    main_thread_s = int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    assert queued_s(This()) >= main_thread_s

@@ -113,6 +113,28 @@ def test_nothing_runs_between_calls(context):
         assert session.call([])[1][0] > 0.4, "the thread went on while its worker was frozen"
 
 
+def test_time_spent_waiting_for_a_core_is_told(context):
+    code = """
+import os, time
+def load(device):
+    def run(x):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        end = time.monotonic() + 0.4
+        child = os.fork()
+        while time.monotonic() < end:
+            pass
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return x
+    return run
+"""
+    with start(context, code) as session:
+        before = session.worker.waited_s()
+        session.call([1])
+        assert session.worker.waited_s() - before > 0.05
+
+
 def test_children_and_their_children_end_with_the_worker(context):
     code = """
         import subprocess, sys

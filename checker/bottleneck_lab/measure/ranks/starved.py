@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from pathlib import Path
 
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.process import Worker
@@ -26,13 +24,13 @@ class Starvation:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._began, self._queued_s = time.monotonic(), queued_s(worker)
+        self._began, self._waited_s = time.monotonic(), worker.waited_s()
         self._load = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
 
     def found(self) -> bool:
         """Whether the ranks have been starved until now, by programs that are there without them, too."""
         enough = TAKEN_SHARE * (os.cpu_count() or 1)
-        waited_s = queued_s(self._worker) - self._queued_s
+        waited_s = self._worker.waited_s() - self._waited_s
         if self._load.cores() < enough or waited_s < WAITED_SHARE * (time.monotonic() - self._began):
             return False
         self._worker.freeze()
@@ -41,13 +39,3 @@ class Starvation:
         cores = self._load.cores()
         self._worker.thaw()
         return cores >= enough
-
-
-def queued_s(worker: Worker) -> float:
-    """Seconds for which a worker's living threads were ready to run and waited for a core; 0 where the kernel does not say."""
-    waited_ns = 0
-    for process in worker.tree():
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{process.pid}/task").iterdir():
-                waited_ns += int((thread / "schedstat").read_text().split()[1])
-    return waited_ns / 1e9
