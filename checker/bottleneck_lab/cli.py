@@ -1,7 +1,7 @@
 """The `lab` program: every command's entry, and the one place where an error becomes a message and an exit code.
 
-Commands import what they need when they run, so that `lab --help` loads neither torch nor NumPy. Help is plain text
-in sections: Typer's boxed help imports Rich's Markdown and takes twice as long.
+Most runs need one command of twenty: each is imported and made when it is asked for. Commands import what they need when they run, so that `lab --help`
+loads neither torch nor NumPy. Help is plain text in sections: Typer's boxed help imports Rich's Markdown and takes twice as long.
 """
 
 from __future__ import annotations
@@ -11,101 +11,91 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from bottleneck_lab.commands import (
-    check,
-    compare,
-    data,
-    dev,
-    diagnose,
-    doctor,
-    hint,
-    history,
-    list_labs,
-    monitor,
-    profile,
-    report,
-    reset,
-    run,
-    solution,
-    start,
-    verify,
-    watch,
-    where,
-)
+from bottleneck_lab.commands import where
 from bottleneck_lab.errors import ExitCode, LabError
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter
+
+_SECTIONS = {
+    "Look around": ("list", "doctor", "data", "monitor"),
+    "Work on a lab": ("start", "run", "profile", "report", "compare", "diagnose", "check", "watch"),
+    "Help and history": ("hint", "reset", "solution", "history", "verify"),
+    "For authors": ("dev",),
+}
+_MODULES = {"list": "list_labs"}
+"""Of commands whose module has another name, as `list` is Python's."""
 
 
-class _Sections(TyperGroup):
-    """A group whose help lists its commands under the panels that they were registered with."""
+class _OnDemand(TyperGroup):
+    """All commands, by name; each is imported and made when it is asked for."""
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write one definition list a panel, in order of registration."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.commands[name]
-            panel = getattr(command, "rich_help_panel", None) or "Commands"
-            panels.setdefault(panel, []).append((name, command.get_short_help_str(limit=200)))
-        for panel, rows in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        names = [name for section in _SECTIONS.values() for name in section]
+        self.commands = dict.fromkeys(names)  # type: ignore[assignment]  # Typer lists and suggests names; the rest is made below
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002 - Click's signature
+        """The command of this name, or None."""
+        if cmd_name not in self.commands:
+            return None
+        module = _module(cmd_name)
+        return _authors(module) if cmd_name == "dev" else _single(cmd_name, module.command, module.EXAMPLE)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 - Click's signature
+        """Write one definition list a section, from the first paragraph of what each command says of itself."""
+        for section, names in _SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, _first_paragraph(_module(name))) for name in names])
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"bottleneck_lab.commands.{_MODULES.get(name, name)}")
+
+
+def _first_paragraph(module: ModuleType) -> str:
+    told = module.__doc__ if module.__name__.endswith(".dev") else module.command.__doc__
+    return " ".join((told or "").split("\n\n")[0].split())
+
+
+_PLAIN: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+def _single(name: str, function: Callable[..., Any], example: str) -> Command:
+    app = typer.Typer(**_PLAIN)
+    app.command(name, epilog=f"Example: {example}")(function)
+    return typer.main.get_command(app)
+
+
+def _authors(dev: ModuleType) -> Command:
+    app = typer.Typer(help=_first_paragraph(dev), no_args_is_help=True, **_PLAIN)
+    for name, example in (("check", dev.CHECK_EXAMPLE), ("new", dev.NEW_EXAMPLE), ("key", dev.KEY_EXAMPLE)):
+        app.command(name, epilog=f"Example: {example}")(getattr(dev, name))
+    return typer.main.get_command(app)
 
 
 app = typer.Typer(
-    cls=_Sections,
+    cls=_OnDemand,
     help="Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.",
     epilog="Example: lab start dataloader",
     invoke_without_command=True,
     no_args_is_help=False,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_PLAIN,
 )
-
-
-def _register(group: typer.Typer, panel: str | None, name: str, function: Callable[..., Any], example: str) -> None:
-    group.command(name, epilog=f"Example: {example}", rich_help_panel=panel)(function)
-
-
 app.callback()(where.command)
-for _name, _module in {"list": list_labs, "doctor": doctor, "data": data, "monitor": monitor}.items():
-    _register(app, "Look around", _name, _module.command, _module.EXAMPLE)
-for _name, _module in {
-    "start": start,
-    "run": run,
-    "profile": profile,
-    "report": report,
-    "compare": compare,
-    "diagnose": diagnose,
-    "check": check,
-    "watch": watch,
-}.items():
-    _register(app, "Work on a lab", _name, _module.command, _module.EXAMPLE)
-for _name, _module in {
-    "hint": hint,
-    "reset": reset,
-    "solution": solution,
-    "history": history,
-    "verify": verify,
-}.items():
-    _register(app, "Help and history", _name, _module.command, _module.EXAMPLE)
-_authors = typer.Typer(
-    cls=_Sections, help="Write labs: begin one, and prove that it works.", no_args_is_help=True, rich_markup_mode=None
-)
-_register(_authors, None, "check", dev.check, dev.CHECK_EXAMPLE)
-_register(_authors, None, "new", dev.new, dev.NEW_EXAMPLE)
-_register(_authors, None, "key", dev.key, dev.KEY_EXAMPLE)
-app.add_typer(_authors, name="dev", rich_help_panel="For authors")
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`lab dev`: for authors. Begin a lab, and prove that labs are in order."""
+"""Write labs: begin one, and prove that it works."""
 
 from __future__ import annotations
 
@@ -134,7 +134,10 @@ def new(
     slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
     into: Annotated[Path, typer.Option("--into", help="The checkout that holds labs/ and solutions/.")] = Path(),
 ) -> None:
-    """Begin a new lab: a copy of the example in docs/authors.md, which is complete and works, to be changed piece by piece."""
+    """Begin a new lab from the example in docs/authors.md.
+
+    It is complete and works, to be changed piece by piece.
+    """
     from bottleneck_lab.commands.ui import say
     from bottleneck_lab.errors import UsageError
     from bottleneck_lab.workspace.atomic import explained
@@ -168,7 +171,7 @@ def _example() -> Path:
 def key(
     file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one goes beside it.")],
 ) -> None:
-    """Make a runner's signing key, for `lab check --sign` and `lab verify --key`."""
+    """Make a runner's signing key, for `lab check --sign`."""
     from bottleneck_lab.commands.ui import say
     from bottleneck_lab.grading.attest import generate_key
 
