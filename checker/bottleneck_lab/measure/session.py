@@ -50,6 +50,9 @@ class Session:
             try:
                 kind, values = self.channel.receive(min(_WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
+                # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
+                if self.worker.process.poll() is not None and not self.channel.waiting():
+                    raise self.closed(doing) from None
                 self.watch(doing)
                 if time.monotonic() >= deadline:
                     raise self.fault(

@@ -151,6 +151,17 @@ def test_children_and_their_children_end_with_the_worker(context):
     assert not [process for process in group if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
+def test_a_sandbox_that_died_is_not_waited_for_though_a_child_of_it_holds_the_channel(context, monkeypatch):
+    code = "import time\ndef load(device):\n    return lambda: time.sleep(60)"
+    with start(context, code) as session, monkeypatch.context() as dead:
+        dead.setattr(session.worker.process, "poll", lambda: -9)
+        dead.setattr(session.worker.process, "returncode", -9)
+        with pytest.raises(LearnerFault) as raised:
+            session.call([])
+    assert raised.value.reason == "crashed"
+    assert "SIGKILL" in raised.value.detail
+
+
 def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
     code = """
         import subprocess, sys, time
