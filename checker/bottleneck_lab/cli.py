@@ -62,8 +62,8 @@ def _module(name: str) -> ModuleType:
 
 
 def _first_paragraph(module: ModuleType) -> str:
-    told = module.__doc__ if module.__name__.endswith(".dev") else module.command.__doc__
-    return " ".join((told or "").split("\n\n")[0].split())
+    told = getattr(module, "command", module).__doc__ or ""  # `dev` is a group: its module speaks for it
+    return " ".join(told.split("\n\n")[0].split())
 
 
 _PLAIN: dict[str, Any] = {
