@@ -4,8 +4,8 @@
     python benchmarks/verdict_reliability.py --budget-s 0 --write        # only writes
 
 The speed is known by construction, nothing is calibrated beforehand; a level is a multiple of the target:
-- share (running-mean): the shipped loop on a share of the windows and the solution, which takes half a percent of its time, on the rest.
-- itself (resnet-latency, fused-attention): reference and learner run the same file, so the true speed-up is 1; the target is put at 1 / level.
+- itself (running-mean, resnet-latency, fused-attention): reference and learner run the same code, so the true speed-up is 1; the target is put at
+  1 / level.
 - pace (dataloader, and its miniature feeder): batches are loaded as in the solution and handed over at a pace, in units of the device's step, which the
   script times during the warm-up. The level is of 85% utilisation, which the stricter criterion asks for.
 - modelled (ddp-scaling): the solution; its figure comes from a logical clock and is the same every time; the target is put at figure / level.
@@ -51,23 +51,6 @@ WEIGHT = 3
 OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
 CONFIDENCE = 0.95
 
-SHARE = """
-import numpy as np
-
-def _load(source):
-    names = {{"__name__": "part", "__file__": __file__}}
-    exec(source, names)
-    return names["load"]("cpu")
-
-def load(device):
-    shipped, solution = _load({shipped!r}), _load({solution!r})
-
-    def running_mean(trace, width):
-        cut = round({share!r} * (len(trace) - width + 1))
-        return np.concatenate((shipped(trace[: cut + width - 1], width), solution(trace[cut:], width)))
-
-    return running_mean
-"""
 PACE = """
 
 _solution_train = train
@@ -108,29 +91,34 @@ def train(accelerator, photos, cache):
 """
 STRICTER = 0.85
 """`data-wait` asks for at most 0.15, which `useful-utilisation` of 0.8 does not reach."""
-SOLUTIONS_TIME = 0.005
-"""Of the shipped loop's time, what running-mean's solution takes: 0.4 of 83 ms on the machine this was written on."""
 
 Made = tuple[Lab, dict[str, str]]
 """The lab to check, with the files to lay over a fresh workspace of it."""
 
 
-def share(lab: Lab, level: float, _scratch: Path) -> Made:
-    shipped, solution = ((folder / lab.spec.entry).read_text(encoding="utf-8") for folder in (lab.path, lab.solution))
-    part = 1 / (target_of(lab, "speedup") * level) - SOLUTIONS_TIME
-    return lab, {lab.spec.entry: SHARE.format(shipped=shipped, solution=solution, share=part)}
-
-
 def itself(lab: Lab, level: float, scratch: Path) -> Made:
-    """Both sides run the lab's own reference where it names one, else its solution."""
-    entry, device = lab.spec.entry, device_of(lab)
-    named = lab.spec.devices[device].settings.get("reference")
-    same = lab.path / named if named else lab.solution / entry
-    shutil.copytree(lab.path, scratch / lab.slug)
-    shutil.copy(same, scratch / lab.slug / entry)
-    lab = msgspec.structs.replace(with_target(lab, "speedup", 1 / level), path=scratch / lab.slug)
-    spec = msgspec.structs.replace(lab.spec, editable=[*lab.spec.editable, entry])
-    return msgspec.structs.replace(lab, spec=spec), {entry: same.read_text(encoding="utf-8")}
+    """Both sides run the lab's solution."""
+    return _beside_itself(lab, level, scratch, lab.solution)
+
+
+def shipped(lab: Lab, level: float, scratch: Path) -> Made:
+    """Both sides run what the lab ships: calls of the solution would be too short to be judged."""
+    return _beside_itself(lab, level, scratch, lab.path)
+
+
+def _beside_itself(lab: Lab, level: float, scratch: Path, source: Path) -> Made:
+    """A copy of the lab that ships the files of `source` and names no other reference."""
+    files = {name: (source / name).read_text(encoding="utf-8") for name in lab.spec.editable}
+    copy = scratch / lab.slug
+    shutil.copytree(lab.path, copy)
+    for name, text in files.items():
+        (copy / name).write_text(text, encoding="utf-8")
+    device = device_of(lab)
+    spec = lab.spec.devices[device]
+    settings = {name: value for name, value in spec.settings.items() if name != "reference"}
+    devices = {**lab.spec.devices, device: msgspec.structs.replace(spec, settings=settings)}
+    lab = msgspec.structs.replace(lab, path=copy, spec=msgspec.structs.replace(lab.spec, devices=devices))
+    return with_target(lab, "speedup", 1 / level), files
 
 
 def pace(lab: Lab, level: float, _scratch: Path) -> Made:
@@ -181,7 +169,7 @@ class Subject:
 
 
 SUBJECTS = {
-    "running-mean": Subject(ROOT / "docs" / "example", share),
+    "running-mean": Subject(ROOT / "docs" / "example", shipped),
     "feeder": Subject(ROOT / "tests" / "exploits" / "content", pace),
     "resnet-latency": Subject(ROOT, itself),
     "fused-attention": Subject(ROOT, itself),
@@ -194,10 +182,6 @@ SUBJECTS = {
 def device_of(lab: Lab) -> Any:
     """The device that this machine has: the benchmark is about the CPU and the emulated one."""
     return next(device for device in lab.spec.devices if device != "cuda")
-
-
-def target_of(lab: Lab, id_: str) -> float:
-    return next(spec.target for spec in lab.spec.devices[device_of(lab)].criteria if spec.id == id_ and spec.target)
 
 
 def with_target(lab: Lab, id_: str, target: float) -> Lab:
