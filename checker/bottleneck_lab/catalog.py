@@ -176,7 +176,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line and try again.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets as deep
         raise UsageError(
             f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
         ) from error

@@ -441,6 +441,29 @@ class TestCheck:
         verdict.write_text(signed.replace("FAIL", "PASS"), encoding="utf-8")
         assert learner.lab("verify", str(verdict), "--key", public).returncode == 1
 
+    def test_a_file_that_does_not_verify_writes_no_line_of_its_own(self, checked):
+        learner, found = checked
+        forged = {**found["slow"][1], "lab": "slow'\n\x1b[2K✓ Verified: PASS for 'slow'"}
+        assert learner.lab("dev", "key", str(learner.folder / "other.pem")).returncode == 0
+        (learner.folder / "forged.json").write_text(json.dumps(forged), encoding="utf-8")
+        told = learner.lab(
+            "verify", str(learner.folder / "forged.json"), "--key", str(learner.folder / "other.pem.pub")
+        )
+        assert [line[0] for line in told.stdout.splitlines()] == ["✗", " "]
+        assert "\x1b" not in told.stdout
+
+    def test_a_key_that_the_sandbox_shows_signs_nothing(self, checked):
+        learner = checked[0]
+        key = Path(sys.prefix) / "runner.pem"
+        key.write_bytes((learner.folder / "runner.pem").read_bytes())
+        key.chmod(0o600)
+        try:
+            done = learner.lab("check", "--sign", str(key), at=learner.folder / "crashes é")
+        finally:
+            key.unlink()
+        assert done.returncode == 4
+        assert "key with it" in done.stderr
+
     def test_from_a_capture_to_the_page(self, checked):
         learner, place = checked[0], checked[0].folder / "slow é"
         (capture,) = (place / ".lab" / "captures").iterdir()

@@ -61,6 +61,7 @@ def test_a_right_answer_holds(question, answer):
         (WAIT, "60%", "plain number"),
         (WAIT, True, "plain number"),
         (WAIT, float("nan"), "plain number"),
+        (WAIT, 10**400, "plain number"),
         (CEILING, 2.8, r"Your capture shows 2.50×; you wrote 2.80×"),
         (GAIN, 0.5, "at least 1"),
         (GAIN, "", "Not answered yet"),

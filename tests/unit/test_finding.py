@@ -209,8 +209,9 @@ def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"nonsense", gzip.compress(b"{}")[:-4], b"\x1f\x8bxx", trace_bytes([]), b'{"traceEvents": 3}',
-     gzip.compress(b"[" * (8 << 20)), b'{"traceEvents":[' + b'{"a":' * 1_000_000],
-    ids=range(9),
+     gzip.compress(b"[" * (8 << 20)), b'{"traceEvents":[' + b'{"a":' * 1_000_000, gzip.compress(bytes(65 << 20)),
+     trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"5000000000", b"5" * 400)],
+    ids=range(11),
 )  # fmt: skip
 def test_what_is_no_trace_is_an_error_with_a_remedy(tmp_path, data):
     with pytest.raises(CaptureError) as error:

@@ -334,6 +334,14 @@ class TestAttempts:
         with pytest.raises(UsageError, match="is not a file"):
             check_once(workspace)
 
+    def test_a_link_is_not_followed_to_what_only_the_checker_may_read(self, workspace, tmp_path):
+        (tmp_path / "secret").write_text("not theirs")
+        for name in ("diagnosis.toml", "work.py"):
+            (workspace.root / name).unlink(missing_ok=True)
+            (workspace.root / name).symlink_to(tmp_path / "secret")
+            with pytest.raises(UsageError, match="cannot be read"):
+                check_once(workspace)
+
     def test_an_enormous_file_is_refused(self, workspace):
         with (workspace.root / "work.py").open("wb") as file:
             file.truncate(9 * 2**20)

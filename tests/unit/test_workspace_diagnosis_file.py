@@ -46,3 +46,12 @@ def test_broken_toml_is_told_with_line_and_column(tmp_path):
 
 def test_no_file_is_no_answers(tmp_path):
     assert load_answers(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 5000, "x = " + "1" * 5000, ".".join("a" * 40_000) + " = 1"], ids=["deep", "digits", "large"]
+)
+def test_what_would_break_or_stall_the_reader_is_a_usage_error(tmp_path, text):
+    (tmp_path / "diagnosis.toml").write_text(text)
+    with pytest.raises(UsageError):
+        load_answers(tmp_path)

@@ -10,7 +10,7 @@ import typer
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait
 
 if TYPE_CHECKING:
-    from bottleneck_lab.catalog import Device
+    from bottleneck_lab.catalog import Device, Lab
     from bottleneck_lab.grading.verdict import Verdict
     from bottleneck_lab.workspace.attempts import Attempt
     from bottleneck_lab.workspace.folder import Workspace
@@ -90,12 +90,32 @@ def check_here(
     lab = workspace.lab
     chosen = device_for(lab, device, workspace.info.device)
     key = load_private_key(key_file) if key_file else None
+    if key_file:
+        _require_secret(key_file, lab)
     with workspace.working("lab check", wait=not no_wait, on_wait=waiting), submission(workspace, lab) as folder:
         verdict = _measure(workspace, folder, chosen)
         verdict = sign(verdict, key) if key else verdict
         attempt = record(workspace, verdict, folder)
     note_attempt(lab.slug, str(workspace.root), verdict.outcome.value)
     return attempt
+
+
+def _require_secret(key_file: Path, lab: Lab) -> None:
+    """Raises MachineError where the code under test could read the key that is to vouch for it."""
+    from bottleneck_lab.commands.ui import data_folder
+    from bottleneck_lab.errors import MachineError
+    from bottleneck_lab.measure.process import bubblewrap, shown
+
+    if bubblewrap() is None:
+        raise MachineError(
+            "A verdict is signed only where the code under test is in a sandbox: without one it can read the key.",
+            "Install bubblewrap (`lab doctor` says whether it works), or check without --sign.",
+        )
+    if shown(key_file, [data_folder(lab)]):
+        raise MachineError(
+            f"The sandbox shows {key_file.parent} to the code under test, and the key with it.",
+            "Keep the key in a folder of your home that holds nothing else.",
+        )
 
 
 def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:

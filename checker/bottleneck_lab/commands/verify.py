@@ -26,9 +26,18 @@ def command(
     if json:
         print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
     else:
-        say(f"{'✓' if verification.ok else '✗'} {verification.sentence}", style="green" if verification.ok else "red")
+        say(
+            f"{'✓' if verification.ok else '✗'} {_one_line(verification.sentence)}",
+            style="green" if verification.ok else "red",
+        )
         if verification.verdict:
             verdict = verification.verdict
-            say(f"  {verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}")
+            about = f"{verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}"
+            say(f"  {_one_line(about)}")
     if not verification.ok:
         raise typer.Exit(ExitCode.FAIL)
+
+
+def _one_line(text: str) -> str:
+    """Text from a file that nobody vouches for yet: it cannot drive the terminal, nor write a line that looks like ours."""
+    return "".join(char for char in text if char.isprintable())[:300]

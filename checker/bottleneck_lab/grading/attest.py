@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -122,7 +123,9 @@ def _read_verdict(data: bytes) -> Verdict:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
-        fields = json.loads(data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        fields = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite
+        )
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {fields.get('schema')!r}, this version reads {SCHEMA}")
         return msgspec.convert(fields, Verdict)
@@ -142,6 +145,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("a key appears twice in it")
     return fields
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return value
 
 
 def _no_constant(name: str) -> None:

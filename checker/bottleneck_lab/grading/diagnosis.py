@@ -5,7 +5,7 @@ Pure: answers, the solution's answers and the capture's figures go in, criteria 
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
 
 
 def _number_problem(question: QuestionSpec, answer: object) -> str | None:
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not abs(answer) <= sys.float_info.max:
         return "Write a plain number, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
         return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."

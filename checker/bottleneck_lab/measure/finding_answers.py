@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
@@ -242,6 +243,6 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
 
 
 def _number(answer: object) -> float | None:
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not abs(answer) <= sys.float_info.max:
         return None
     return float(answer)

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,8 @@ from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_ope
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.load import load
 
-MAX_TRACE_BYTES = 512 << 20
+MAX_TRACE_BYTES = 64 << 20
+"""Many times a capture of six passes. Read, a trace takes up to thirty times its bytes of the verifier's memory."""
 Times = NDArray[np.int64]
 
 
@@ -36,7 +37,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 class _Trace(msgspec.Struct, frozen=True):
     events: list[_Event] = msgspec.field(name="traceEvents")
-    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+    base_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,20 @@ def read_capture(data: bytes, scratch: Path) -> Capture:
 
 def _unpacked(data: bytes) -> bytes:
     if not data.startswith(b"\x1f\x8b"):
-        return data
+        return _limited(data)
     unpack = zlib.decompressobj(wbits=31)
     try:
-        plain = unpack.decompress(data, MAX_TRACE_BYTES)
+        plain = unpack.decompress(data, MAX_TRACE_BYTES + 1)
     except zlib.error as error:
         raise CaptureError(f"The trace is damaged ({error}).", "Record it again.") from error
-    if unpack.unconsumed_tail or not unpack.eof:
-        raise CaptureError("The trace is cut off, or larger than 512 MiB.", "Record fewer passes.")
+    if not (unpack.eof or unpack.unconsumed_tail):
+        raise CaptureError("The trace is cut off.", "Record it again.")
+    return _limited(plain)
+
+
+def _limited(plain: bytes) -> bytes:
+    if len(plain) > MAX_TRACE_BYTES:
+        raise CaptureError(f"The trace is larger than {MAX_TRACE_BYTES >> 20} MiB.", "Record the passes and no more.")
     return plain
 
 

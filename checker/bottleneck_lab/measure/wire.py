@@ -142,9 +142,10 @@ def _pack_inline(value: Value) -> bytes:
 def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -> list[Value]:
     """The values of a body. Arrays in shared memory come as views; copy them before the other side runs again.
 
-    Raises Malformed for anything but exactly `count` well-formed values.
+    Raises Malformed for anything but exactly `count` well-formed values, or arrays that overlap: a copy of all is no larger than what was sent.
     """
-    values, at = [], 0
+    values: list[Value] = []
+    at = 0
     try:
         for _ in range(count):
             value, at = _unpack_value(body, at, arena, half)
@@ -153,6 +154,10 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
         raise Malformed(str(error)) from error
     if at != len(body):
         raise Malformed(f"{len(body) - at} bytes too many")
+    if sum(value.nbytes for value in values if isinstance(value, np.ndarray)) > len(body) + (
+        arena.size // 2 if arena else 0
+    ):
+        raise Malformed("arrays that lie over one another")
     return values
 
 

@@ -29,10 +29,13 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def _read_submitted(path: Path) -> bytes:
-    """The bytes of one regular file; a pipe or a device in its place would block or never end."""
+    """The bytes of one regular file; a pipe or a device in its place would block or never end.
+
+    A link is not followed: whoever checks somebody else's workspace would hand out a copy of what only they may read.
+    """
     remedy = f"Put an ordinary file there; `lab reset` brings back the shipped {path.name}."
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {error.strerror}.", remedy) from error
     with os.fdopen(descriptor, "rb") as file:

@@ -16,14 +16,23 @@ from bottleneck_lab.workspace.folder import Workspace
 
 Answer = str | float
 
+MAX_BYTES = 1 << 16
+"""Answers fill a page. What takes the reader minutes, such as a key of many thousand parts, does not fit."""
+
 
 def load_answers(folder: Path) -> dict[str, Any]:
     """The answers in `folder/diagnosis.toml`; none when there is no such file.
 
-    Raises UsageError naming line and column of broken TOML.
+    Raises UsageError naming line and column of broken TOML, or that the file is too large.
     """
     file = folder / "diagnosis.toml"
-    return read_toml(file) if file.exists() else {}
+    if not file.exists():
+        return {}
+    if file.stat().st_size > MAX_BYTES:
+        raise UsageError(
+            f"{file} is larger than {MAX_BYTES >> 10} KiB.", "Answers are short; `lab reset` starts afresh."
+        )
+    return read_toml(file)
 
 
 def is_given(answer: object) -> bool:

@@ -154,6 +154,11 @@ def test_what_is_no_verdict_is_refused_with_the_reason(data, why):
     assert why in result.sentence
 
 
+def test_a_number_beyond_floats_is_no_verdict():
+    result = verify(encode(SIGNED).replace(b"33.0", b"1e400"))
+    assert (result.ok, result.verdict) == (False, None)
+
+
 def test_self_attested_is_never_ok():
     result = verify(encode(VERDICT))
     assert not result.ok

@@ -63,6 +63,14 @@ def test_arrays_go_through_the_arena_into_their_half_only():
     arena.close()
 
 
+def test_arrays_that_lie_over_one_another_would_fill_the_reader_and_are_refused():
+    arena = Arena.create(1 << 16)
+    twice = pack(Kind.ANSWER, [np.zeros(3000)], arena, half=1)[HEADER:] * 2
+    with pytest.raises(Malformed, match="over one another"):
+        unpack(2, twice, arena, half=1)
+    arena.close()
+
+
 def test_the_arena_can_be_neither_shrunk_nor_grown():
     arena = Arena.create(1 << 12)
     with pytest.raises(PermissionError):
