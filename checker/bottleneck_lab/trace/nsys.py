@@ -9,8 +9,8 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +21,18 @@ from numpy.typing import NDArray
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.external import find_tool, run_tool
 from bottleneck_lab.trace.names import is_communication, is_range
+from bottleneck_lab.trace.nsys_rows import (
+    NUMBER_MARKS,
+    PRODUCTS,
+    Asked,
+    Layout,
+    Read,
+    Rows,
+    joined,
+    read_rows,
+    sources_of,
+)
+from bottleneck_lab.trace.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.timeline import (
     DeviceInfo,
     DeviceTable,
@@ -44,8 +56,7 @@ _DIRECTIONS = {1: Direction.H2D, 2: Direction.D2H, 8: Direction.D2D, 9: Directio
 _HOST_MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}
 _SYNC_NAMES = {1: "Event synchronize", 2: "Stream wait event", 3: "Stream synchronize", 4: "Context synchronize"}
 _OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+|^autograd::engine")
-_NUMBERED = re.compile(r", (?:seq|op_id) = .*$")
-"""What tells one call of an operator from the next."""
+_MARKS = re.compile("|".join(map(re.escape, NUMBER_MARKS)))
 _PUSH_POP, _START_END = 59, 60
 _LONGEST_NS = 86_400_000_000_000
 
@@ -78,88 +89,142 @@ class _Strings:
 class _Report:
     """An open export: knows which tables and columns it has, and reads columns as arrays."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-        self.columns = {name: self._columns(name) for (name,) in tables if isinstance(name, str)}
+        tables = connection.execute("SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')")
+        found = [row for row in tables.fetchall() if isinstance(row[0], str)]
+        self.columns = {name: self._columns(name) for name, _, _ in found}
+        self._roots = {name: root for name, kind, root in found if kind == "table"}
+        self._checked: set[str] = set()
+        self._pages: Database | None = None
+        with suppress(UnusualFileError):
+            self._pages = Database(path)
+
+    def __enter__(self) -> _Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pages is not None:
+            self._pages.close()
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")}
 
-    def has(self, table: str) -> bool:
-        """Whether the table is there with a start and an end."""
-        return {"start", "end"} <= self.columns.get(table, set())
+    def numbers(self, table: str, asked: Asked) -> Rows:
+        """The columns asked for, as integers; a column that is missing or a value that is NULL is its default, and text is what number it begins with.
 
-    def numbers(
-        self, table: str, defaults: dict[str, int], where: str = "TRUE", after: int = -(2**63), until: int = 2**63 - 1
-    ) -> NDArray[Any]:
-        """The named columns as 64-bit integers, of the rows whose rowid lies in (after, until]; a column that is missing or a value that is NULL is its
-        default, and text is what number it begins with.
-
-        SQLite writes the rows as hexadecimal digits, many at a time: an object for every value would take most of the time. Columns of one value are
-        not written again and again.
+        From the file's pages, or by SQL where they are not as plain as they should be.
         """
-        dtype = np.dtype([(name, "i8") for name in defaults])
+        if asked.text not in self.columns.get(table, ()):
+            asked = replace(asked, text=None)
+        with suppress(UnusualFileError):
+            if self._pages is not None and table in self._roots:
+                return self._completed(table, asked, read_rows(self._pages, self._layout(table, asked), asked))
+        return self.by_sql(table, asked)
+
+    def _layout(self, table: str, asked: Asked) -> Layout:
+        """How the table's records are made up."""
+        columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
+        for _, name, kind, _, _, key, hidden in columns:
+            if hidden or (name in asked.sources and (key or _is_real(kind))):
+                raise UnusualFileError("columns that are not stored as they are read")
+        added = frozenset(column[0] for column in columns if column[4] is not None)
+        return Layout(self._roots[table], {column[1]: column[0] for column in columns}, added)
+
+    def _completed(self, table: str, asked: Asked, read: Read) -> Rows:
+        """With the rows that only SQLite can read. Those that were not asked for it does not give."""
+        if not len(read.odd):
+            return read.rows
+        wanted = replace(asked, columns=asked.columns | {"rowid": 0})
+        runs = np.split(read.odd, np.flatnonzero(np.diff(read.odd) != 1) + 1)
+        found = joined([self.by_sql(table, wanted, int(run[0]), int(run[-1])) for run in runs])
+        order = np.arange(len(read.rows))
+        order[read.odd_at] = -1
+        order[read.odd_at[np.isin(read.odd, found["rowid"])]] = len(order) + np.arange(len(found))
+        both = joined([read.rows, Rows({name: found[name] for name in read.rows.columns}, found.names)])
+        return both.at(order[order >= 0])
+
+    def by_sql(self, table: str, asked: Asked, first: int = -(2**63), last: int = 2**63 - 1) -> Rows:
+        """The rows whose rowid lies between two, read by SQLite.
+
+        It writes them as hexadecimal digits, many at a time: an object for every value would take most of the time.
+        """
+        names = list(asked.columns | ({"rowid": 0} if asked.text else {}))
         if table not in self.columns:
-            return np.empty(0, dtype=dtype)
-        values = {name: _value(name, self.columns[table] | {"rowid"}, default) for name, default in defaults.items()}
-        limits = f"FROM {_quoted(table)} WHERE {where} AND rowid > ? AND rowid <= {until}"
-        same = self._steady(values, limits, after)
-        asked = {name: value for name, value in values.items() if name not in same} or values
-        pieces = list(self._pieces(list(asked.values()), limits, after))
-        flat = np.concatenate(pieces) if pieces else np.empty((0, len(asked)), dtype=np.int64)
-        rows = np.empty(len(flat), dtype=dtype)
-        for name in defaults:
-            rows[name] = flat[:, list(asked).index(name)] if name in asked else same[name]
-        return rows
+            return Rows({name: np.empty(0, dtype=np.int64) for name in names})
+        self._check(table)
+        there = self.columns[table] | {"rowid"}
+        pieces = list(
+            self._pieces(table, [_value(n, there, asked.columns.get(n, 0)) for n in names], asked.where, first, last)
+        )
+        flat = np.concatenate([np.empty((0, len(names)), dtype=np.int64), *pieces])
+        rows = Rows({name: np.ascontiguousarray(flat[:, nth]) for nth, name in enumerate(names)})
+        return self._with_text(table, asked, rows, first, last) if asked.text else rows
 
-    def _steady(self, values: dict[str, str], limits: str, after: int) -> dict[str, int]:
-        """Columns that hold one number only, with it."""
-        names = [name for name in values if name in _STEADY]
-        if not names:
-            return {}
-        bounds = ", ".join(f"min({values[name]}), max({values[name]})" for name in names)
-        found = self._connection.execute(f"SELECT {bounds} {limits}", (after,)).fetchone()
-        pairs = zip(names, found[::2], found[1::2], strict=True)
-        return {name: low for name, low, high in pairs if low == high and isinstance(low, int)}
-
-    def _pieces(self, values: list[str], limits: str, after: int) -> Iterator[NDArray[np.int64]]:
+    def _pieces(self, table: str, values: list[str], where: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
         named = ", ".join(f"{value} AS v{i}" for i, value in enumerate(values))
         written = f"printf('{'%016x' * len(values)}', {', '.join(f'v{i}' for i in range(len(values)))})"
         sql = (
-            f"SELECT group_concat({written}, ''), max(place) "
-            f"FROM (SELECT {named}, rowid AS place {limits} ORDER BY rowid LIMIT {PIECE_ROWS})"
+            f"SELECT group_concat({written}, ''), max(place) FROM (SELECT {named}, rowid AS place FROM {_quoted(table)} "
+            f"WHERE {where} AND rowid BETWEEN ? AND ? ORDER BY rowid LIMIT {PIECE_ROWS})"
         )
-        while (piece := self._connection.execute(sql, (after,)).fetchone())[0] is not None:
+        while first <= last and (piece := self._connection.execute(sql, (first, last)).fetchone())[0] is not None:
             yield np.frombuffer(bytes.fromhex(piece[0]), ">i8").astype(np.int64).reshape(-1, len(values))
-            after = piece[1]
+            first = piece[1] + 1
 
-    def middle(self, table: str) -> int:
-        """The rowid that halves a table."""
-        low, high = self._connection.execute(f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}").fetchone()
-        return ((low or 0) + (high or 0)) // 2
+    def _with_text(self, table: str, asked: Asked, rows: Rows, first: int, last: int) -> Rows:
+        """The same with the names that are written in the rows themselves."""
+        column = _quoted(asked.text or "")
+        sql = f"SELECT rowid, {column} FROM {_quoted(table)} WHERE {asked.where} AND {column} IS NOT NULL AND rowid BETWEEN ? AND ?"
+        places = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True))
+        names: dict[bytes, int] = {}
+        rows.columns["text"] = np.full(len(rows), -1, dtype=np.int32)
+        self._connection.text_factory = bytes  # What is cut off below need not be text.
+        try:
+            for rowid, text in self._connection.execute(sql + " ORDER BY rowid", (first, last)):
+                name = _BYTE_MARKS.split(text if isinstance(text, bytes) else str(text).encode(), 1)[0]
+                rows["text"][places[rowid]] = names.setdefault(name, len(names))
+        finally:
+            self._connection.text_factory = str
+        if "rowid" not in asked.columns:
+            del rows.columns["rowid"]
+        return replace(rows, names=list(names))
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+    def rows(self, table: str, sql: str) -> list[tuple[Any, ...]]:
+        """What SQLite answers about a table."""
+        self._check(table)
         return self._connection.execute(sql).fetchall()
+
+    def _check(self, table: str) -> None:
+        """That the tree of a table is one before SQLite reads it: it would go round in another."""
+        if self._pages is not None and table in self._roots and table not in self._checked:
+            self._checked.add(table)
+            with suppress(UnusualFileError):
+                self._pages.check(self._roots[table])
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _is_real(kind: str) -> bool:
+    """Whether SQLite reads the whole numbers of a column so declared as fractions."""
+    kind = kind.upper()
+    return any(part in kind for part in ("REAL", "FLOA", "DOUB")) and not any(
+        part in kind for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")
+    )
+
+
 PIECE_ROWS = 20_000
-_STEADY = ("deviceId", "streamId", "globalPid", "globalTid")
-"""Columns that often hold one value only."""
-_PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
-_FIRSTS = {"kernelName": ("demangledName", "shortName")}
+_BYTE_MARKS = re.compile(_MARKS.pattern.encode())
 
 
 def _value(name: str, there: set[str], default: int) -> str:
     """SQL for one column of ours, from those of its sources that the table has."""
-    sources = [_quoted(n) for n in _PRODUCTS.get(name, _FIRSTS.get(name, (name,))) if n in there]
+    sources = [_quoted(source) for source in sources_of(name) if source in there]
     if not sources:
         return str(default)
-    if name in _PRODUCTS:
+    if name in PRODUCTS:
         return " * ".join(f"ifnull({source}, {default})" for source in sources)
     return f"coalesce({', '.join(sources)}, {default})"
 
@@ -193,7 +258,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
     try:
         connection = _opened(path)
         try:
-            with _Tables(connection, path) as report:
+            with _Report(connection, path) as report:
                 return _read(report, source)
         finally:
             connection.close()
@@ -204,7 +269,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
         ) from error
 
 
-def _read(report: _Tables, source: Path) -> Timeline:
+def _read(report: _Report, source: Path) -> Timeline:
     known = ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
     if not any(table in report.columns for table in known):
         raise CaptureError(
@@ -212,7 +277,7 @@ def _read(report: _Tables, source: Path) -> Timeline:
             "Export a report with `nsys export --type sqlite`.",
         )
     strings = _Strings(
-        report.rows("""SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'""")
+        report.rows("StringIds", """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'""")
         if "StringIds" in report.columns
         else []
     )
@@ -220,7 +285,7 @@ def _read(report: _Tables, source: Path) -> Timeline:
     ranks = _Ranks()
     device = _device(report, strings, ranks, notes)
     threads = _Threads(ranks)
-    runtime = _runtime(report.large("CUPTI_ACTIVITY_KIND_RUNTIME"), strings, threads)
+    runtime = _runtime(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", _CALLS), strings, threads)
     ranges, operators = _nvtx(report, strings, threads)
     empty = make_table(HostTable)
     timeline = Timeline(
@@ -285,20 +350,34 @@ def pid_of(serialised: Ints) -> Ints:
     return result
 
 
-_COMMON = {"start": -1, "end": -1, "deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
+_TIMES = {"start": -1, "end": -1}
+_COMMON = _TIMES | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
+_KERNELS = Asked(_COMMON | {"kernelName": -1, "grid": 1, "block": 1})
+_COPIES = Asked(_COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1})
+_MEMSETS = Asked(_COMMON | {"bytes": 0})
+_WAITS = Asked(_COMMON | {"syncType": 0})
+_GRAPHS = Asked(_COMMON | {"graphId": 0})
+_CALLS = Asked(_TIMES | {"globalTid": 0, "correlationId": -1, "nameId": -1})
+_RANGES = Asked(
+    _TIMES | {"globalTid": 0, "textId": -1},
+    among={"eventType": (_PUSH_POP, _START_END)},
+    there=("end",),
+    text="text",
+)
+_THREADS = Asked({"globalTid": 0, "nameId": -1})
 
 
-def _device(report: _Tables, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
     return concatenate(
         [
-            _kernels(report.large("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
-            _copies(report.numbers("CUPTI_ACTIVITY_KIND_MEMCPY", _COPY_COLUMNS), strings, ranks, notes),
+            _kernels(report.numbers("CUPTI_ACTIVITY_KIND_KERNEL", _KERNELS), strings, ranks, notes),
+            _copies(report.numbers("CUPTI_ACTIVITY_KIND_MEMCPY", _COPIES), strings, ranks, notes),
             *_others(report, strings, ranks, notes),
         ]
     )
 
 
-def _kernels(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+def _kernels(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
     rows = _plausible(rows, notes)
     name = strings.look_up(rows["kernelName"])
     communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
@@ -306,10 +385,7 @@ def _kernels(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[s
     return _rows(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
 
 
-_COPY_COLUMNS = _COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}
-
-
-def _copies(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
+def _copies(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
     rows = _plausible(rows, notes)
     host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
     return _rows(
@@ -323,13 +399,13 @@ def _copies(rows: NDArray[Any], strings: _Strings, ranks: _Ranks, notes: list[st
     )
 
 
-def _others(report: _Tables, strings: _Strings, ranks: _Ranks, notes: list[str]) -> Iterator[DeviceTable]:
+def _others(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> Iterator[DeviceTable]:
     """Memsets, waits, and CUDA graphs that were recorded as wholes."""
-    memsets = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_MEMSET", _COMMON | {"bytes": 0}), notes)
+    memsets = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_MEMSET", _MEMSETS), notes)
     yield _rows(memsets, ranks, np.full(len(memsets), strings.add("Memset")), Kind.MEMSET, bytes=memsets["bytes"])
-    syncs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _COMMON | {"syncType": 0}), notes)
+    syncs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _WAITS), notes)
     yield _rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), Kind.SYNC)
-    graphs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _COMMON | {"graphId": 0}), notes)
+    graphs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPHS), notes)
     if len(graphs):
         notes.append(
             f"{len(graphs)} CUDA graph launches were recorded as wholes: their kernels are not listed (use --cuda-graph-trace=node)"
@@ -337,16 +413,16 @@ def _others(report: _Tables, strings: _Strings, ranks: _Ranks, notes: list[str])
     yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), Kind.KERNEL)
 
 
-def _plausible(rows: NDArray[Any], notes: list[str]) -> NDArray[Any]:
+def _plausible(rows: Rows, notes: list[str]) -> Rows:
     bad = (rows["start"] < 0) | (rows["end"] < rows["start"]) | (rows["end"] - rows["start"] > _LONGEST_NS)
     if bad.any():
         notes.append(
             f"{int(bad.sum())} events have impossible times (zero, negative or longer than a day) and were left out"
         )
-    return np.asarray(rows[~bad])
+    return rows.only(~bad)
 
 
-def _rows(rows: NDArray[Any], ranks: _Ranks, name: NDArray[Any], kind: Any, **more: NDArray[Any]) -> DeviceTable:
+def _rows(rows: Rows, ranks: _Ranks, name: NDArray[Any], kind: Any, **more: NDArray[Any]) -> DeviceTable:
     return make_table(
         DeviceTable,
         len(rows),
@@ -378,53 +454,6 @@ def _mapped(values: Ints, meaning: dict[int, Any]) -> NDArray[np.int8]:
 _VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
 
 
-_NVTX_WHERE = f'eventType IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-_LARGE: dict[str, tuple[dict[str, int], str]] = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": (_COMMON | {"kernelName": -1, "grid": 1, "block": 1}, "TRUE"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": (
-        {"start": -1, "end": -1, "globalTid": 0, "correlationId": -1, "nameId": -1},
-        "TRUE",
-    ),
-    "NVTX_EVENTS": ({"start": -1, "end": -1, "globalTid": 0, "textId": -1, "rowid": 0}, _NVTX_WHERE),
-}
-"""The tables that are the bulk of every export: columns with defaults, and which rows."""
-WORTHWHILE_BYTES = 48 << 20
-"""Below this, a second thread takes longer than it saves."""
-
-
-class _Tables(_Report):
-    """An export of which another thread reads the second halves of the large tables meanwhile: SQLite works without Python's lock."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        super().__init__(connection)
-        self._other = ThreadPoolExecutor(1) if path.stat().st_size >= WORTHWHILE_BYTES else None
-        self._halves: dict[str, Future[NDArray[Any]]] = {}
-        if self._other is not None:
-            for table in filter(self.columns.__contains__, _LARGE):
-                self._halves[table] = self._other.submit(_second_half, path, table, self.middle(table))
-
-    def large(self, table: str) -> NDArray[Any]:
-        """All rows of one of the large tables."""
-        columns, where = _LARGE[table]
-        if table not in self._halves:
-            return self.numbers(table, columns, where)
-        first = self.numbers(table, columns, where, until=self.middle(table))
-        return np.concatenate((first, self._halves.pop(table).result()))
-
-    def __enter__(self) -> _Tables:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._other is not None:
-            self._other.shutdown(cancel_futures=True)
-
-
-def _second_half(path: Path, table: str, middle: int) -> NDArray[Any]:
-    columns, where = _LARGE[table]
-    with closing(_opened(path)) as connection:
-        return _Report(connection).numbers(table, columns, where, after=middle)
-
-
 def _opened(path: Path) -> sqlite3.Connection:
     """Read-only, and nothing that the file's schema asks for is run."""
     connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
@@ -433,8 +462,8 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _runtime(rows: NDArray[Any], strings: _Strings, threads: _Threads) -> HostTable:
-    rows = rows[(rows["start"] >= 0) & (rows["end"] >= rows["start"])]
+def _runtime(rows: Rows, strings: _Strings, threads: _Threads) -> HostTable:
+    rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     rank, thread = threads.of(rows["globalTid"])
     names = strings.look_up(rows["nameId"])
     plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in np.unique(names).tolist()}
@@ -452,19 +481,16 @@ def _runtime(rows: NDArray[Any], strings: _Strings, threads: _Threads) -> HostTa
     )
 
 
-def _nvtx(report: _Tables, strings: _Strings, threads: _Threads) -> tuple[HostTable, HostTable]:
+def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTable, HostTable]:
     """(ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as ranges with their full names."""
     if not {"start", "end", "eventType"} <= report.columns.get("NVTX_EVENTS", set()):
         return make_table(HostTable), make_table(HostTable)
-    rows = report.large("NVTX_EVENTS")
+    rows = report.numbers("NVTX_EVENTS", _RANGES)
+    rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     names = strings.look_up(rows["textId"])
-    if "text" in report.columns["NVTX_EVENTS"]:
-        texts = report.rows(f'SELECT rowid, text FROM "NVTX_EVENTS" WHERE {_NVTX_WHERE} AND text IS NOT NULL')
-        places = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True)) if texts else {}
-        for rowid, text in texts:
-            names[places[rowid]] = strings.add(str(text))
-    keep = (rows["start"] >= 0) & (rows["end"] >= rows["start"])
-    rows, names = rows[keep], names[keep]
+    if rows.names:
+        added = np.array([strings.add(name.decode()) for name in rows.names], dtype=np.int32)
+        names = np.where(rows["text"] >= 0, added[rows["text"]], names)
     rank, thread = threads.of(rows["globalTid"])
     used = np.unique(names).tolist()
     renamed, operator = (
@@ -473,7 +499,7 @@ def _nvtx(report: _Tables, strings: _Strings, threads: _Threads) -> tuple[HostTa
     )
     for number in used:
         value = strings.values[number]
-        renamed[number] = strings.add(_NUMBERED.sub("", value)) if _NUMBERED.search(value) else number
+        renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
         operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
     table = {"start": rows["start"], "end": rows["end"], "rank": rank, "thread": thread}
     made = [
@@ -489,7 +515,7 @@ def _nvtx(report: _Tables, strings: _Strings, threads: _Threads) -> tuple[HostTa
 
 
 def _thread_list(report: _Report, strings: _Strings, threads: _Threads) -> tuple[Thread, ...]:
-    named = report.numbers("ThreadNames", {"globalTid": 0, "nameId": -1})
+    named = report.numbers("ThreadNames", _THREADS)
     names = dict(zip(named["globalTid"].tolist(), strings.look_up(named["nameId"]).tolist(), strict=True))
     found = []
     for serialised in threads.ids:
@@ -505,7 +531,7 @@ def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
     there = report.columns.get("TARGET_INFO_GPU", set())
     if {"id", "name"} <= there:
         picked = ", ".join(_quoted(c) if c in there else "0" for c in wanted)
-        described = {row[0]: row for row in report.rows(f'SELECT {picked} FROM "TARGET_INFO_GPU"')}
+        described = {row[0]: row for row in report.rows("TARGET_INFO_GPU", f'SELECT {picked} FROM "TARGET_INFO_GPU"')}
     found = []
     for rank, index in devices_of(device):
         _, name, sms, memory, major, minor = described.get(index, (0, "", 0, 0, 0, 0))
@@ -520,5 +546,7 @@ def _facts(report: _Report) -> dict[str, str]:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= report.columns.get(table, set()):
             wanted = ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION")
-            facts |= {str(n): str(v)[:40] for n, v in report.rows(f'SELECT name, value FROM "{table}"') if n in wanted}
+            facts |= {
+                str(n): str(v)[:40] for n, v in report.rows(table, f'SELECT name, value FROM "{table}"') if n in wanted
+            }
     return facts

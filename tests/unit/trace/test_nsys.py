@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import Kind, load, nsys
+from bottleneck_lab.trace.nsys_rows import Asked
+from bottleneck_lab.trace.sqlite_pages import UnusualFileError
 
 PID, TID = 77, 78
 GLOBAL_PID = PID << 24
@@ -147,19 +149,24 @@ def test_values_of_the_wrong_type_do_no_harm(tmp_path):
     assert any("impossible times" in note for note in found.notes)
 
 
-def test_a_large_export_is_read_by_two_threads_piece_by_piece(tmp_path, monkeypatch):
+def test_pages_and_sql_read_the_same(tmp_path, monkeypatch):
     path = export(tmp_path / "x.sqlite", "3.0.0")
-    alone = load(path)
-    monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 0)
+    by_pages = load(path)
+    asked = []
+    monkeypatch.setattr(nsys, "read_rows", lambda *a: asked.append(a) or refused())
     monkeypatch.setattr(nsys, "PIECE_ROWS", 1)
-    second = []
-    real = nsys._second_half
-    monkeypatch.setattr(nsys, "_second_half", lambda *a: second.append(a[1]) or real(*a))
-    both = load(path)
-    assert len(second) == 3
+    by_sql = load(path)
+    assert asked
+    assert by_pages.strings == by_sql.strings
     for table in ("device", "runtime", "ranges", "operators"):
-        for column in ("start", "end", "name"):
-            assert getattr(getattr(both, table), column).tolist() == getattr(getattr(alone, table), column).tolist()
+        for column in ("start", "end", "name", "rank", "correlation"):
+            assert (
+                getattr(getattr(by_pages, table), column).tolist() == getattr(getattr(by_sql, table), column).tolist()
+            )
+
+
+def refused():
+    raise UnusualFileError("as if it were unusual")
 
 
 def test_numbers_of_any_size_and_rows_anywhere(tmp_path):
@@ -169,12 +176,16 @@ def test_numbers_of_any_size_and_rows_anywhere(tmp_path):
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET rowid = 9223372036854775807 WHERE rowid = 2")
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = -2 WHERE rowid = -7")
     db.commit()
-    report = nsys._Report(db)
-    rows = report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", {"rowid": 0, "correlationId": -1, "absent": -5})
+    asked = Asked({"rowid": 0, "correlationId": -1, "absent": -5})
+    with nsys._Report(db, path) as report:
+        for rows in (
+            report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", asked),
+            report.by_sql("CUPTI_ACTIVITY_KIND_RUNTIME", asked),
+        ):
+            assert rows["rowid"].tolist() == [-7, 9223372036854775807]
+            assert rows["correlationId"][0] == -2
+            assert set(rows["absent"].tolist()) == {-5}
     db.close()
-    assert rows["rowid"].tolist() == [-7, 9223372036854775807]
-    assert rows["correlationId"][0] == -2
-    assert set(rows["absent"].tolist()) == {-5}
 
 
 def test_a_report_without_the_tool_says_what_to_do(tmp_path, monkeypatch):
