@@ -66,6 +66,12 @@ def parse(case: str) -> Shape:
     )
 
 
+def threads(case: str) -> int | None:
+    """How many threads a call of this case may use; None on a GPU."""
+    shape = parse(case)
+    return shape.threads if shape.dtype == "fp32" else None
+
+
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
     """One case for each entry of `settings.bands`, its length, batch and heads drawn; a band's length is odd if it says so."""
     return [str(_draw(rng, band, float(settings["work_gflop"]))) for band in settings["bands"]]

@@ -71,12 +71,15 @@ class Cgroup:
         fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
-    def freeze(self, frozen: bool) -> None:
-        """Stops or continues every process of the group and waits until the kernel says so (at most a second)."""
+    def freeze(self, frozen: bool, patience_s: float) -> bool:
+        """Stops or continues every process of the group and waits until the kernel says so; False where it does not in time."""
         (self.path / "cgroup.freeze").write_text("1" if frozen else "0")
-        wanted, end = f"frozen {int(frozen)}", time.monotonic() + 1
-        while wanted not in (self.path / "cgroup.events").read_text() and time.monotonic() < end:
+        wanted, end = f"frozen {int(frozen)}", time.monotonic() + patience_s
+        while wanted not in (self.path / "cgroup.events").read_text():
+            if time.monotonic() > end:
+                return False
             time.sleep(0)
+        return True
 
     def kill(self) -> None:
         """Kills every process of the group, frozen or not."""

@@ -49,6 +49,8 @@ WARM_UP_BATCHES = 4
 MAX_EPOCHS = 3
 CALIBRATIONS = 3
 CALIBRATION_IMAGES = 16
+MAX_CORES_SHARE = 1.1
+"""CPU time a second that the script may seem to use over its cores: it is counted in hundredths of a second where there is no control group."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,9 @@ def measure(context: Context) -> Measured:
     context.progress("starting your script", 0.1)
     with FeedSession.start(context, limits, step_s, batch) as session:
         meter = LoadMeter(lambda: own_cpu_s() + session.worker.cpu_s() + _cpu_of(session.device.pid))
-        step_s = session.step_s
+        step_s, began_s, cpu_s = session.step_s, time.monotonic(), session.worker.cpu_s()
         run = train(session, context, judge, step_s, batch)
+        refuse_more_cores((session.worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
         foreign_cores, isolation = meter.cores(), session.worker.isolation
     context.progress("checking pixels", 0.9)
     problem, checked = check_pixels(run, judge, context)
@@ -246,6 +249,15 @@ def measure(context: Context) -> Measured:
         speedup=run.images_per_s() * before_s if run.timed() else None,
         conditions=Conditions(other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)),
     )
+
+
+def refuse_more_cores(busy: float) -> None:
+    """Raises LearnerFault where a script kept more cores busy than loading is pinned to: a process may move itself to others."""
+    allowed = len(loading_cores())
+    if busy > MAX_CORES_SHARE * allowed:
+        raise LearnerFault(
+            "tampered", f"Loading has {allowed} cores; the script moved to others and kept {busy:.1f} busy."
+        )
 
 
 def calibrate(context: Context, count: int) -> float:

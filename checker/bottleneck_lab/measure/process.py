@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,8 +41,10 @@ _SYSTEM = [
 LOG_TAIL_BYTES = 64 << 10
 MAX_FILES, MAX_DEPTH = 20_000, 100
 """What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
-FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.03, 0.02, 2
-"""CPU seconds that a stopped worker may seem to use, the share of the time, and how often more: the kernel counts in hundredths of a second a process."""
+FREEZE_S = 5.0
+"""Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
+FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.005, 0.02, 2
+"""CPU seconds that a stopped worker may seem to use, the share of the time, and how often more."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,17 @@ def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool)
     return [*(_sandbox(paths, memory_bytes, gpu) if bubblewrap() else []), *command]
 
 
+def shown(path: Path, readable: list[Path]) -> bool:
+    """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is shown to it."""
+    folders = [
+        *_SYSTEM,
+        *_python_folders(),
+        *map(str, readable),
+        *([str(weights)] if (weights := torch_home()) else []),
+    ]
+    return bubblewrap() is None or any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
 def torch_home() -> Path | None:
     """Where torch keeps downloaded weights, if there are any: reference and learner both may read them, or neither."""
     folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
@@ -157,7 +170,7 @@ def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
     }
 
 
-def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None) -> Callable[[], None]:
+def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool) -> Callable[[], None]:
     """What a worker does between fork and exec: it gives up what it is not to have."""
     # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the sandbox is worth more.
     verifier, path = os.getpid(), bubblewrap()
@@ -174,7 +187,7 @@ def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None) 
             os.sched_setaffinity(0, cores)
         _set_limits(limits)
         if not setuid:
-            refuse_calls()
+            refuse_calls(network=network)
 
     return prepare
 
@@ -193,7 +206,7 @@ def _isolation(cgroup: Cgroup | None, limits: Limits) -> dict[str, str]:
 
 
 class Worker:
-    """A running worker and everything it started.
+    """A running worker and everything it started. With `network`, its processes may meet over TCP: ranks that a launcher starts do.
 
     `isolation` says what holds it: bubblewrap, cgroup, limits; and what does not.
     """
@@ -210,6 +223,7 @@ class Worker:
         gpu: bool,
         janitor: Janitor,
         module: str = "bottleneck_lab.measure.worker",
+        network: bool = False,
     ) -> None:
         self.limits = limits
         self.paths = paths
@@ -229,7 +243,7 @@ class Worker:
             env=worker_environment(paths, threads),
             cwd=paths.scratch,
             pass_fds=pass_fds,
-            preexec_fn=_confinement(limits, self._cgroup, cores),  # noqa: PLW1509 - the verifier has one thread
+            preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread
         )
         self._janitor = janitor
         janitor.follow(self.process.pid)
@@ -247,11 +261,10 @@ class Worker:
         except psutil.NoSuchProcess:
             return []
 
-    def freeze(self) -> None:
-        """Stops every process of the worker, so that nothing it left running can slow or help another measurement."""
+    def freeze(self) -> bool:
+        """Stops every process of the worker, so that nothing it left running can slow or help another measurement; False where some go on."""
         if self._cgroup is not None:
-            self._cgroup.freeze(True)
-            return
+            return self._cgroup.freeze(True, FREEZE_S)
         seen: set[int] = set()
         while new := [process for process in self.tree() if process.pid not in seen]:
             for process in new:
@@ -259,24 +272,32 @@ class Worker:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.suspend()
                     self._frozen.append(process)
-        self._frozen_at = (time.monotonic(), self.cpu_s())
+        end = time.monotonic() + FREEZE_S
+        while not (still := self._stands_still()) and time.monotonic() < end:
+            time.sleep(0.001)
+        self._frozen_at = (time.monotonic(), self._on_cpu_s())
+        return still
+
+    def _stands_still(self) -> bool:
+        """Whether no thread runs any more: stopped, at its end, or asleep in the kernel where a signal is not noticed."""
+        return all(status.rpartition(")")[2].split()[0] in "TtZXD" for status in self._of_threads("stat"))
 
     def ran_while_frozen(self) -> bool:
         """Whether a stopped worker used CPU all the same, again and again. A signal can be undone (by a timer, or a sibling), a frozen group cannot.
 
         Once or twice may be a child that was born while its family was being stopped.
         """
-        if self._frozen_at is None or self._cgroup is not None:
+        if self._frozen_at is None:
             return False
         began, cpu_s = self._frozen_at
-        if self.cpu_s() - cpu_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
+        if self._on_cpu_s() - cpu_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
             self._woken += 1
         return self._woken > FROZEN_FORGIVEN
 
     def thaw(self) -> None:
         """Lets a frozen worker go on."""
         if self._cgroup is not None:
-            self._cgroup.freeze(False)
+            self._cgroup.freeze(False, FREEZE_S)
             return
         for process in self._frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -296,12 +317,18 @@ class Worker:
 
     def waited_s(self) -> float:
         """Seconds that its living threads have been ready to run and had no core, added up; 0 where the kernel does not tell."""
-        waited_ns = 0
+        return sum(int(status.split()[1]) for status in self._of_threads("schedstat")) / 1e9
+
+    def _on_cpu_s(self) -> float:
+        """Seconds that its living threads have run, added up, to the nanosecond, where `cpu_s` counts in hundredths a process."""
+        return sum(int(status.split()[0]) for status in self._of_threads("schedstat")) / 1e9
+
+    def _of_threads(self, file: str) -> Iterator[str]:
+        """What the kernel says in a file of /proc of each living thread."""
         for process in self.tree():
-            for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            for thread in Path(f"/proc/{process.pid}/task").glob(f"*/{file}"):
                 with contextlib.suppress(OSError):  # it has ended meanwhile
-                    waited_ns += int(thread.read_text().split()[1])
-        return waited_ns / 1e9
+                    yield thread.read_text()
 
     def excess(self) -> str | None:
         """Which limit the worker exceeds now, as words for the verdict, or None."""

@@ -1,7 +1,9 @@
 """Calls of the kernel that no lab needs and that reach past what holds a worker: refused with ENOSYS, for the worker and everything it starts.
 
-System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring works while its
-owner is stopped; userfaultfd and bpf are there for holes in the kernel. Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
+System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring and AIO work
+while their owner is stopped; userfaultfd and bpf are there for holes in the kernel. Sockets are for this machine alone: an open TCP connection that is
+handed over in a message is closed by whoever reads the message, and closing one can be made to take days.
+Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ import struct
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBER_AT, _ARCH_AT = 0, 4
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _X32 = 0x40000000
 """x86-64's second numbering of the same calls."""
 
 _ARCHES = {
     "x86_64": (
         0xC000003E,
+        41,
         {
             "shmget": 29,
             "msgget": 68,
+            "io_setup": 206,
             "add_key": 248,
             "request_key": 249,
             "keyctl": 250,
@@ -34,7 +38,9 @@ _ARCHES = {
     ),
     "aarch64": (
         0xC00000B7,
+        198,
         {
+            "io_setup": 0,
             "msgget": 186,
             "shmget": 194,
             "add_key": 217,
@@ -46,25 +52,40 @@ _ARCHES = {
         },
     ),
 }
-"""By kind of machine: what the kernel calls it (linux/audit.h), and the numbers of the refused calls."""
+"""By kind of machine: what the kernel calls it (linux/audit.h), the number of `socket`, and those of the refused calls."""
+_UNIX, _NETLINK = 1, 16
+"""Families of sockets (bits/socket.h)."""
 
 
-def program(machine: str) -> bytes:
-    """The filter for a kind of machine, 8 bytes an instruction; empty where its numbers are not known here."""
+def program(machine: str, *, network: bool = False) -> bytes:
+    """The filter for a kind of machine, 8 bytes an instruction; empty where its numbers are not known here.
+
+    Without `network`, sockets are for this machine alone (Unix, netlink).
+    """
     if machine not in _ARCHES:
         return b""
-    arch, calls = _ARCHES[machine]
+    arch, socket, calls = _ARCHES[machine]
     # Jumps count the instructions left out. The last two: allow, refuse.
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in calls.values())]
-    lines = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, len(tests) + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
-    lines += [(test, len(tests) - at, 0, value) for at, (test, value) in enumerate(tests)]
+    families = (
+        []
+        if network
+        else [(_EQUAL, 2, 0, _UNIX), (_EQUAL, 1, 0, _NETLINK), (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]
+    )
+    socket_lines = (
+        [] if network else [(_EQUAL, 0, len(families) + 1, socket), (_LOAD, 0, 0, _FIRST_ARGUMENT_AT), *families]
+    )
+    ahead = len(tests) + len(socket_lines)
+    lines = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
+    lines += [(test, ahead - at, 0, value) for at, (test, value) in enumerate(tests)]
+    lines += socket_lines
     lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     return b"".join(struct.pack("<HBBI", *line) for line in lines)
 
 
-def refuse_calls() -> None:
+def refuse_calls(*, network: bool = False) -> None:
     """Installs the filter for this process and its children, for good. Where the kernel does not know filters, nothing happens."""
-    code = program(platform.machine())
+    code = program(platform.machine(), network=network)
     if not code:
         return
     libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(code, len(code))

@@ -137,12 +137,19 @@ class CallSession(Session):
         session = cls(role, worker, Channel(ours, arena))
         try:
             session.expect(Kind.READY, limits.start_s, "starting up")
+            session._freeze("starting up")
         except BaseException:
             session.close()
             raise
-        worker.freeze()
         session.channel.limit_sends(limits.call_s)
         return session
+
+    def _freeze(self, doing: str) -> None:
+        """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
+        if not self.worker.freeze():
+            raise self.fault(
+                "tampered", f"{doing}: it went on running when it was stopped, inside a call of the kernel."
+            )
 
     def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
@@ -159,7 +166,7 @@ class CallSession(Session):
         seconds = time.perf_counter() - began
         if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
             raise self.closed("answering a call")
-        self.worker.freeze()
+        self._freeze("answering a call")
         self.watch("answering a call")
         return seconds, answer
 

@@ -27,6 +27,7 @@ from bottleneck_lab.grading.criteria import (
     worst_case,
 )
 from bottleneck_lab.grading.sequential import (
+    PAIRS,
     SELF_TEST_MARGIN,
     SELF_TEST_PAIRS,
     Decision,
@@ -48,17 +49,23 @@ from bottleneck_lab.measure.wire import Kind, Value
 
 MAX_OVERHEAD_SHARE = 0.02
 """Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
+MAX_CORES_SHARE = 1.1
+"""Cores kept busy over the threads that a case allows: CPU time is counted in hundredths of a second where there is no control group."""
 
 
 @dataclass
 class Case:
-    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's."""
+    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
+
+    `cpu_s`: CPU seconds of the learner's calls, added up.
+    """
 
     name: str
     overhead_s: float = 0.0
     reference_s: list[float] = field(default_factory=list)
     learner_s: list[float] = field(default_factory=list)
     decisions: dict[str, Decision] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Asks every test about the pairs so far; True while one of them wants more."""
@@ -125,8 +132,10 @@ class Comparison:
         inputs, answers = self.inputs(case.name), {}
         for side in shuffled_order(self.context.rng, 1)[0]:
             session = self.learner if side == "learner" else self.reference
+            before_s = session.worker.cpu_s()
             seconds, answers[side] = session.call(inputs)
             (case.learner_s if side == "learner" else case.reference_s).append(seconds)
+            case.cpu_s += session.worker.cpu_s() - before_s if side == "learner" else 0.0
         self.check(case.name, inputs, answers["learner"], answers["reference"])
 
     def adversarial(self) -> int:
@@ -216,6 +225,7 @@ def _compare(comparison: Comparison) -> Measured:
     cases = _sample(comparison, [Case(name, overhead_s) for name in names], tests)
     waited_s, other_cores = worker.waited_s() - waited_s, meter.cores()
     _refuse_overhead(cases, tests)
+    _refuse_more_threads(cases, comparison.judge)
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
@@ -246,6 +256,16 @@ def _refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> Non
             raise VerifierFault(
                 f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
             )
+
+
+def _refuse_more_threads(cases: list[Case], judge: ModuleType) -> None:
+    """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and more cores were busy with it: the reference keeps to it."""
+    for case in cases:
+        allowed = judge.threads(case.name) if hasattr(judge, "threads") else None
+        cores = case.cpu_s / max(sum(case.learner_s), 1e-9)
+        if allowed and len(case.learner_s) >= PAIRS.looks[0] and cores > MAX_CORES_SHARE * allowed:
+            asked = "one thread" if allowed == 1 else f"{allowed} threads"
+            raise LearnerFault("tampered", f"It was to use {asked} and kept {cores:.1f} cores busy ({case.name}).")
 
 
 def _agreed(test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool) -> Decision:

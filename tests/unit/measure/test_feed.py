@@ -126,3 +126,10 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
     assert engine.start(images[:8], images, 90 * MS) == 90 * MS
     assert engine.start(images, images, 0) == 98 * MS
     assert engine.step_s(16) == pytest.approx(0.016)
+
+
+def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):
+    monkeypatch.setattr(feed, "loading_cores", lambda: {0, 1})
+    feed.refuse_more_cores(2.05)
+    with pytest.raises(LearnerFault, match="moved to others"):
+        feed.refuse_more_cores(3.9)

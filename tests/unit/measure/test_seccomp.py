@@ -10,26 +10,27 @@ X86, ARM, OTHER = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOWED, REFUSED = 0x7FFF0000, 0x00050000 | 38
 
 
-def answer(code: bytes, arch: int, number: int) -> int:
-    """What the filter says of a call."""
+def answer(code: bytes, arch: int, number: int, argument: int = 0) -> int:
+    """What the filter says of a call with this first argument."""
     lines, at, value = list(struct.iter_unpack("<HBBI", code)), 0, 0
     while True:
         what, if_so, if_not, constant = lines[at]
         if what == 0x06:
             return constant
         if what == 0x20:
-            value, at = {0: number, 4: arch}[constant], at + 1
+            value, at = {0: number, 4: arch, 16: argument}[constant], at + 1
         else:
             holds = value == constant if what == 0x15 else value >= constant
             at += 1 + (if_so if holds else if_not)
 
 
-@pytest.mark.parametrize(("machine", "arch", "shmget"), [("x86_64", X86, 29), ("aarch64", ARM, 194)])
-def test_only_the_named_calls_are_refused(machine, arch, shmget):
+@pytest.mark.parametrize(
+    ("machine", "arch", "shmget", "io_setup"), [("x86_64", X86, 29, 206), ("aarch64", ARM, 194, 0)]
+)
+def test_only_the_named_calls_are_refused(machine, arch, shmget, io_setup):
     code = program(machine)
-    assert answer(code, arch, shmget) == REFUSED
-    assert answer(code, arch, 425) == REFUSED
-    assert [answer(code, arch, number) for number in (0, 1, 63, 439)] == [ALLOWED] * 4
+    assert [answer(code, arch, number) for number in (shmget, io_setup, 425)] == [REFUSED] * 3
+    assert [answer(code, arch, number) for number in (1, 3, 63, 439)] == [ALLOWED] * 4
 
 
 def test_another_numbering_of_the_same_calls_is_refused_whole():
@@ -39,3 +40,13 @@ def test_another_numbering_of_the_same_calls_is_refused_whole():
 
 def test_a_machine_whose_numbers_are_not_known_has_no_filter():
     assert program("riscv64") == b""
+
+
+@pytest.mark.parametrize(("machine", "arch", "socket"), [("x86_64", X86, 41), ("aarch64", ARM, 198)])
+def test_sockets_are_for_this_machine_alone_unless_ranks_have_to_meet(machine, arch, socket):
+    unix, inet, netlink, inet6 = 1, 2, 16, 10
+    alone, open_ = program(machine), program(machine, network=True)
+    assert [answer(alone, arch, socket, family) for family in (unix, netlink)] == [ALLOWED] * 2
+    assert [answer(alone, arch, socket, family) for family in (inet, inet6)] == [0x00050000 | 97] * 2
+    assert answer(open_, arch, socket, inet) == ALLOWED
+    assert answer(open_, arch, 425) == REFUSED

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 from bottleneck_lab.grading.sequential import SequentialTest, State
-from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.speedup import Case, _refuse_overhead, _spared
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.speedup import Case, _refuse_more_threads, _refuse_overhead, _spared
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
 
@@ -64,3 +66,18 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
         made.decide(TESTS, exhausted=True)
     assert _spared([starved, slow], TESTS, waited_s=0.1) == set()
     assert _spared([starved], TESTS, waited_s=0.05) == {"speedup"}
+
+
+def on(cores: float, allowed: int | None) -> None:
+    """What is said of 0.12 s in which so many cores were busy, where a case allows so many threads."""
+    made = case(2.0, overhead_s=0.0, pairs=12)
+    made.cpu_s = 0.12 * cores
+    _refuse_more_threads([made], SimpleNamespace(threads=lambda _case: allowed))
+
+
+def test_a_case_for_one_thread_is_for_one_thread():
+    for cores, allowed in ((1.05, 1), (2.0, 2), (16.0, None)):
+        on(cores, allowed)
+    with pytest.raises(LearnerFault, match="use one thread and kept"):
+        on(1.8, 1)
+    _refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))

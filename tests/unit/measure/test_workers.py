@@ -113,6 +113,38 @@ def test_nothing_runs_between_calls(context):
         assert session.call([])[1][0] > 0.4, "the thread went on while its worker was frozen"
 
 
+@pytest.mark.parametrize("with_group", [True, False])
+def test_a_call_of_the_kernel_that_outlasts_the_stop_is_waited_for(context, monkeypatch, with_group):
+    code = """
+        import mmap, threading, time
+        region = mmap.mmap(-1, 8 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+        region.madvise(mmap.MADV_NOHUGEPAGE)
+        def burn():
+            region.madvise(22)  # MADV_POPULATE_READ: neither a signal nor a freezer ends it
+        def load(device):
+            def run():
+                threading.Thread(target=burn).start()
+                time.sleep(0.01)
+                return 1
+            return run
+    """
+    if not with_group:
+        monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
+    with start(context, code) as session:
+        session.call([])
+        at_rest = session.worker.cpu_s()
+        time.sleep(0.2)
+        assert session.worker.cpu_s() - at_rest < 0.02
+
+
+def test_a_worker_that_does_not_stand_still_is_not_measured_beside(context, monkeypatch):
+    code = "def load(device):\n    return lambda: 1"
+    with start(context, code) as session:
+        monkeypatch.setattr(session.worker, "freeze", lambda: False)
+        with pytest.raises(LearnerFault, match="inside a call of the kernel"):
+            session.call([])
+
+
 def test_time_spent_waiting_for_a_core_is_told(context):
     code = """
 import os, time

@@ -194,6 +194,7 @@ def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
         gpu=job.backend == "nccl",
         janitor=janitor,
         module="torch.distributed.run",
+        network=True,
     )
 
 
