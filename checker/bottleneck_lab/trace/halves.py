@@ -25,7 +25,7 @@ from bottleneck_lab.trace.kineto_columns import DTYPES, Columns
 from bottleneck_lab.trace.kineto_events import decode
 from bottleneck_lab.trace.timeline import Timeline
 
-HEAD_START_BYTES = 16 << 20
+HEAD_START_BYTES = 32 << 20
 """What the first process has decoded before the other one has started."""
 
 _RUN = "from bottleneck_lab.trace.halves import run_second_half; run_second_half()"

@@ -16,7 +16,8 @@ import msgspec
 
 from bottleneck_lab.errors import CaptureError
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
+"""Small enough for what a chunk becomes to stay in a core's cache, and for its memory to be used again for the next one."""
 EVENT_LIMIT_BYTES = 64 << 20
 """No profiler writes an event, or metadata around the events, as large as this: such a file is broken or hostile."""
 
@@ -90,7 +91,7 @@ class EventStream:
         """Reads up to the opening bracket of the events and returns what was read behind it."""
         buffer = b""
         while True:
-            fresh = self._read(min(self._chunk_bytes, 1 << 20))
+            fresh = self._read(max(self._chunk_bytes, len(buffer)))  # as for the events: scanned a few times only
             buffer = (buffer + fresh) if buffer else fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
             start = _events_start(buffer) if buffer else None
             if start is not None:
