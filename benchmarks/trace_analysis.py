@@ -1,12 +1,15 @@
 """How long, and in how much memory, a trace is analysed: this project against Holistic Trace Analysis, in one run on one machine.
 
-    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000] [--repeats 3] [--plot FILE.svg] [--nsys FILE.sqlite]
+    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000] [--repeats 3] [--plot FILE.svg]
+        [--nsys FILE.sqlite] [--nsys-megabytes 1000]
 
 The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down:
 ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns.
 The peer is installed into an environment of
 its own (--peer-venv keeps it). Wall time of the whole command, start of the interpreter included, and the peak of the summed resident memory of all
 processes are taken from outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours only.
+
+nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes) are read in two ways: from their pages, and by SQL, as unusual ones still are.
 """
 
 from __future__ import annotations
@@ -34,6 +37,13 @@ import sys, json, resource
 from bottleneck_lab import load, summarise
 summary = summarise(load(sys.argv[1]))
 print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
+"""
+BY_SQL = """
+from bottleneck_lab.trace import nsys
+from bottleneck_lab.trace.sqlite_pages import UnusualFileError
+def refuse(*_):
+    raise UnusualFileError
+nsys.read_rows = refuse
 """
 THEIRS = """
 import sys, json, logging
@@ -182,9 +192,10 @@ def plot(rows: list[dict], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path)
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[100])
+    parser.add_argument("--megabytes", type=int, nargs="*", default=[100])
     parser.add_argument("--alone", type=int, nargs="*", default=[], help="sizes that only this project is measured at")
     parser.add_argument("--nsys", type=Path, help="an SQLite export to be summed up as well")
+    parser.add_argument("--nsys-megabytes", type=int, help="make such an export of this size and sum it up as well")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--peer-venv", type=Path)
@@ -198,19 +209,27 @@ def main() -> None:
         peer = None if options.no_peer else peer_python(options.peer_venv or Path(folder) / "peer")
         rows = [compare_at(size, options, work, peer) for size in options.megabytes]
         rows += [compare_at(size, options, work, None) for size in options.alone]
+        if options.nsys_megabytes:
+            from nsys_export import make
+
+            made = work / f"made-up-{options.nsys_megabytes}.sqlite"
+            if not made.exists():
+                make(made, options.nsys_megabytes)
+            compare_nsys(made, options)
         if options.nsys:
-            show(
-                options.nsys.stat().st_size / 1e6,
-                "ours",
-                repeated([sys.executable, "-c", OURS, str(options.nsys)], options),
-            )
+            compare_nsys(options.nsys, options)
     if options.plot:
         plot(rows, options.plot)
 
 
 def repeated(command: list[str], options: argparse.Namespace) -> dict:
     """The run of median wall time."""
-    runs = sorted((measure(command, options.limit_s) for _ in range(options.repeats)), key=lambda run: run["wall_s"])
+    return median([measure(command, options.limit_s) for _ in range(options.repeats)])
+
+
+def median(runs: list[dict]) -> dict:
+    """The run of median wall time, with all the times."""
+    runs = sorted(runs, key=lambda run: run["wall_s"])
     return {**runs[(len(runs) - 1) // 2], "walls": [run["wall_s"] for run in runs]}
 
 
@@ -219,6 +238,21 @@ def show(megabytes: float, side: str, run: dict) -> None:
     print(
         f"{megabytes:8.0f} MB  {side:5}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f} MB  {run['answer']}",
         flush=True,
+    )
+
+
+def compare_nsys(path: Path, options: argparse.Namespace) -> None:
+    """An export read from its pages and by SQL, in turns."""
+    runs = {"pages": [], "sql": []}
+    for _ in range(options.repeats):
+        for side, before in (("pages", ""), ("sql", BY_SQL)):
+            runs[side].append(measure([sys.executable, "-c", before + OURS, str(path)], options.limit_s))
+    found = {side: median(several) for side, several in runs.items()}
+    for side, run in found.items():
+        show(path.stat().st_size / 1e6, side, run)
+    pages, sql = found["pages"], found["sql"]
+    print(
+        f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time, {sql['peak_mb'] / pages['peak_mb']:.2f}x in memory"
     )
 
 

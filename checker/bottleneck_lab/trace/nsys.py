@@ -29,6 +29,7 @@ from bottleneck_lab.trace.nsys_rows import (
     Read,
     Rows,
     joined,
+    numbered,
     read_rows,
     sources_of,
 )
@@ -58,6 +59,7 @@ _SYNC_NAMES = {1: "Event synchronize", 2: "Stream wait event", 3: "Stream synchr
 _OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+|^autograd::engine")
 _MARKS = re.compile("|".join(map(re.escape, NUMBER_MARKS)))
 _PUSH_POP, _START_END = 59, 60
+_DENSE = 4
 _LONGEST_NS = 86_400_000_000_000
 
 
@@ -74,8 +76,15 @@ class _Strings:
     def look_up(self, ids: Ints) -> NDArray[np.int32]:
         """Numbers of names given by StringIds' ids; an id that the file lacks is the empty name."""
         unknown = self.add("")
-        if not len(self._ids):
+        if not len(self._ids) or not len(ids):
             return np.full(len(ids), unknown, dtype=np.int32)
+        low, high = int(self._ids[0]), int(self._ids[-1])
+        if high - low < _DENSE * len(ids):  # a table is many times as fast as a search
+            table = np.full(high - low + 1, unknown, dtype=np.int32)
+            table[self._ids - low] = self._order
+            known = (ids >= low) & (ids <= high)
+            found: NDArray[np.int32] = table[np.where(known, ids, self._ids[:1]) - low]
+            return np.where(known, found, np.int32(unknown))
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._order[at], unknown).astype(np.int32)
 
@@ -141,7 +150,7 @@ class _Report:
         order = np.arange(len(read.rows))
         order[read.odd_at] = -1
         order[read.odd_at[np.isin(read.odd, found["rowid"])]] = len(order) + np.arange(len(found))
-        both = joined([read.rows, Rows({name: found[name] for name in read.rows.columns}, found.names)])
+        both = joined([read.rows, Rows({name: found[name] for name in read.rows.columns}, found.meanings)])
         return both.at(order[order >= 0])
 
     def by_sql(self, table: str, asked: Asked, first: int = -(2**63), last: int = 2**63 - 1) -> Rows:
@@ -151,7 +160,7 @@ class _Report:
         """
         names = list(asked.columns | ({"rowid": 0} if asked.text else {}))
         if table not in self.columns:
-            return Rows({name: np.empty(0, dtype=np.int64) for name in names})
+            return numbered(Rows({name: np.empty(0, dtype=np.int64) for name in names}))
         self._check(table)
         there = self.columns[table] | {"rowid"}
         pieces = list(
@@ -159,7 +168,7 @@ class _Report:
         )
         flat = np.concatenate([np.empty((0, len(names)), dtype=np.int64), *pieces])
         rows = Rows({name: np.ascontiguousarray(flat[:, nth]) for nth, name in enumerate(names)})
-        return self._with_text(table, asked, rows, first, last) if asked.text else rows
+        return numbered(self._with_text(table, asked, rows, first, last) if asked.text else rows)
 
     def _pieces(self, table: str, values: list[str], where: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
         named = ", ".join(f"{value} AS v{i}" for i, value in enumerate(values))
@@ -188,7 +197,7 @@ class _Report:
             self._connection.text_factory = str
         if "rowid" not in asked.columns:
             del rows.columns["rowid"]
-        return replace(rows, names=list(names))
+        return replace(rows, meanings={"text": list(names)})
 
     def rows(self, table: str, sql: str) -> list[tuple[Any, ...]]:
         """What SQLite answers about a table."""
@@ -198,9 +207,9 @@ class _Report:
     def _check(self, table: str) -> None:
         """That the tree of a table is one before SQLite reads it: it would go round in another."""
         if self._pages is not None and table in self._roots and table not in self._checked:
-            self._checked.add(table)
             with suppress(UnusualFileError):
                 self._pages.check(self._roots[table])
+            self._checked.add(table)
 
 
 def _quoted(name: str) -> str:
@@ -318,15 +327,12 @@ class _Ranks:
     def __init__(self) -> None:
         self.pids: dict[int, int] = {}
 
-    def of(self, pids: Ints) -> NDArray[np.int32]:
-        used = np.unique(pids[:1] if (pids == pids[:1]).all() else pids)
-        for pid in used.tolist():
+    def of(self, rows: Rows, column: str) -> NDArray[np.int32]:
+        """Of every row, by its globalPid or globalTid."""
+        pids = {number: pid_of(rows.meanings[column][number]) for number in _used(rows[column])}
+        for pid in sorted(pids.values()):
             self.pids.setdefault(pid, len(self.pids))
-        if len(used) == 1:
-            return np.full(len(pids), self.pids[int(used[0])], dtype=np.int32)
-        order = np.array(sorted(self.pids), dtype=np.int64)
-        numbers = np.array([self.pids[pid] for pid in order.tolist()], dtype=np.int32)
-        return numbers[np.searchsorted(order, pids)] if len(pids) else np.empty(0, dtype=np.int32)
+        return _renumbered(rows[column], {number: self.pids[pid] for number, pid in pids.items()})
 
 
 class _Threads:
@@ -336,18 +342,31 @@ class _Threads:
         self.ranks = ranks
         self.ids: dict[int, int] = {}
 
-    def of(self, ids: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(rank, thread) of every row."""
-        steady = bool(len(ids)) and bool((ids == ids[0]).all())
-        used, inverse = (ids[:1], np.zeros(len(ids), np.int8)) if steady else np.unique(ids, return_inverse=True)
-        numbers = np.array([self.ids.setdefault(i, len(self.ids)) for i in used.tolist()], dtype=np.int32)
-        return self.ranks.of(pid_of(ids)), numbers[inverse.reshape(-1)] if len(ids) else np.empty(0, dtype=np.int32)
+    def of(self, rows: Rows) -> dict[str, NDArray[np.int32]]:
+        """`rank` and `thread` of every row."""
+        ids = {number: rows.meanings["globalTid"][number] for number in _used(rows["globalTid"])}
+        for serialised in sorted(ids.values()):
+            self.ids.setdefault(serialised, len(self.ids))
+        threads = {number: self.ids[serialised] for number, serialised in ids.items()}
+        return {"rank": self.ranks.of(rows, "globalTid"), "thread": _renumbered(rows["globalTid"], threads)}
 
 
-def pid_of(serialised: Ints) -> Ints:
+def _used(numbers: NDArray[np.int32]) -> list[int]:
+    """The numbers that occur, rising."""
+    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return found
+
+
+def _renumbered(numbers: NDArray[np.int32], new: dict[int, int]) -> NDArray[np.int32]:
+    """Every number's new one."""
+    table = np.zeros(max(new, default=0) + 1, dtype=np.int32)
+    table[list(new)] = list(new.values())
+    return table[numbers]
+
+
+def pid_of(serialised: int) -> int:
     """The process in a globalTid or globalPid."""
-    result: Ints = (serialised >> 24) & 0xFFFFFF
-    return result
+    return (serialised >> 24) & 0xFFFFFF
 
 
 _TIMES = {"start": -1, "end": -1}
@@ -430,7 +449,7 @@ def _rows(rows: Rows, ranks: _Ranks, name: NDArray[Any], kind: Any, **more: NDAr
         end=rows["end"],
         name=name,
         kind=np.broadcast_to(np.asarray(kind, dtype=np.int8), len(rows)),
-        rank=ranks.of(pid_of(rows["globalPid"])),
+        rank=ranks.of(rows, "globalPid"),
         device=rows["deviceId"],
         stream=rows["streamId"],
         correlation=rows["correlationId"],
@@ -464,9 +483,8 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _runtime(rows: Rows, strings: _Strings, threads: _Threads) -> HostTable:
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
-    rank, thread = threads.of(rows["globalTid"])
     names = strings.look_up(rows["nameId"])
-    plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in np.unique(names).tolist()}
+    plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in _used(names)}
     renamed = np.arange(len(strings.values), dtype=np.int32)
     renamed[list(plain)] = list(plain.values())
     return make_table(
@@ -475,8 +493,7 @@ def _runtime(rows: Rows, strings: _Strings, threads: _Threads) -> HostTable:
         start=rows["start"],
         end=rows["end"],
         name=renamed[names],
-        rank=rank,
-        thread=thread,
+        **threads.of(rows),
         correlation=rows["correlationId"],
     )
 
@@ -488,11 +505,10 @@ def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTa
     rows = report.numbers("NVTX_EVENTS", _RANGES)
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     names = strings.look_up(rows["textId"])
-    if rows.names:
-        added = np.array([strings.add(name.decode()) for name in rows.names], dtype=np.int32)
+    if "text" in rows.columns:
+        added = np.array([strings.add(name.decode()) for name in rows.meanings["text"]] + [0], dtype=np.int32)
         names = np.where(rows["text"] >= 0, added[rows["text"]], names)
-    rank, thread = threads.of(rows["globalTid"])
-    used = np.unique(names).tolist()
+    used = _used(names)
     renamed, operator = (
         np.arange(len(strings.values) + len(used) + 1, dtype=np.int32),
         np.zeros(len(strings.values) + len(used) + 1, dtype=bool),
@@ -501,25 +517,24 @@ def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTa
         value = strings.values[number]
         renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
         operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
-    table = {"start": rows["start"], "end": rows["end"], "rank": rank, "thread": thread}
-    made = [
-        make_table(
-            HostTable,
-            int(mask.sum()),
-            name=renamed[names[mask]],
-            **{column: values[mask] for column, values in table.items()},
-        )
-        for mask in (~operator[names], operator[names])
-    ]
-    return made[0], made[1]
+    are = operator[names]
+    found = {"start": rows["start"], "end": rows["end"], "name": renamed[names], **threads.of(rows)}
+    del rows, names
+    if not are.any():
+        return make_table(HostTable, len(are), **found), make_table(HostTable)
+    ranges = make_table(HostTable, int((~are).sum()), **{column: values[~are] for column, values in found.items()})
+    if not len(ranges):
+        return ranges, make_table(HostTable, len(are), **found)
+    return ranges, make_table(HostTable, int(are.sum()), **{column: values[are] for column, values in found.items()})
 
 
 def _thread_list(report: _Report, strings: _Strings, threads: _Threads) -> tuple[Thread, ...]:
     named = report.numbers("ThreadNames", _THREADS)
-    names = dict(zip(named["globalTid"].tolist(), strings.look_up(named["nameId"]).tolist(), strict=True))
+    ids = [named.meanings["globalTid"][number] for number in named["globalTid"].tolist()]
+    names = dict(zip(ids, strings.look_up(named["nameId"]).tolist(), strict=True))
     found = []
     for serialised in threads.ids:
-        pid = (serialised >> 24) & 0xFFFFFF
+        pid = pid_of(serialised)
         name = strings.values[names[serialised]] if serialised in names else ""
         found.append(Thread(threads.ranks.pids.get(pid, 0), str(pid), str(serialised & 0xFFFFFF), name))
     return tuple(found)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.sqlite_pages import Bytes, Cells, Database, Field, Ints, Mask, UnusualFileError, words
+from bottleneck_lab.trace.sqlite_pages import Bytes, Cells, Database, Field, Ints, Leaves, Mask, UnusualFileError, words
 
 PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
 FIRSTS = {"kernelName": ("demangledName", "shortName")}
@@ -26,6 +26,7 @@ _MANY = 1000
 _SHARE = 256
 _LONG_NAME = 128
 _SLOT_BITS = 20
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sources_of(name: str) -> tuple[str, ...]:
@@ -60,10 +61,10 @@ Column = NDArray[Any]
 
 @dataclass
 class Rows:
-    """Columns of one length. Where names were asked for, `text` numbers `names`; -1 is none."""
+    """Columns of one length. Some number what stands in `meanings`, in the order of its first row: names (-1 is none), and columns of few values."""
 
     columns: dict[str, Column]
-    names: list[bytes] = field(default_factory=list)
+    meanings: dict[str, list[Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
@@ -77,18 +78,37 @@ class Rows:
 
     def at(self, rows: Mask | Ints) -> Rows:
         """The rows of these places."""
-        return Rows({name: values[rows] for name, values in self.columns.items()}, self.names)
+        return Rows({name: values[rows] for name, values in self.columns.items()}, self.meanings)
 
 
 def joined(parts: list[Rows]) -> Rows:
     """One after the other. The parts are emptied on the way: together they may be most of the memory."""
-    names: dict[bytes, int] = {}
+    meanings: dict[str, dict[Any, int]] = {name: {} for name in parts[0].meanings}
     for part in parts:
-        numbers = np.array([*(names.setdefault(name, len(names)) for name in part.names), -1], dtype=np.int32)
-        if "text" in part.columns:
-            part.columns["text"] = numbers[part.columns["text"]]
+        for name, known in meanings.items():
+            numbers = [known.setdefault(meaning, len(known)) for meaning in part.meanings[name]]
+            part.columns[name] = np.array([*numbers, -1], dtype=np.int32)[part.columns[name]]
     columns = {name: np.concatenate([part.columns.pop(name) for part in parts]) for name in list(parts[0].columns)}
-    return Rows(columns, list(names))
+    return Rows(columns, {name: list(known) for name, known in meanings.items()})
+
+
+FEW = ("globalTid", "globalPid")
+"""Columns of few values."""
+
+
+def numbered(rows: Rows) -> Rows:
+    """The same with the columns of few values numbered."""
+    for name in rows.columns.keys() & {*FEW}:
+        rows.columns[name], rows.meanings[name] = _few(rows[name])
+    return rows
+
+
+def _few(values: Column) -> tuple[Column, list[int]]:
+    found = _grouped(values.astype(np.uint64) * _SPREAD, [values])
+    if found is None:
+        used, inverse = np.unique(values, return_inverse=True)
+        return inverse.reshape(-1).astype(np.int32), used.tolist()
+    return found[0], values[found[1]].tolist()
 
 
 @dataclass(frozen=True)
@@ -111,13 +131,16 @@ class Read:
 
 def read_rows(database: Database, layout: Layout, asked: Asked) -> Read:
     """A whole table. Raises UnusualFileError when too much of it is unusual."""
-    leaves = database.leaves(layout.root)
-    parts = list(database.parts(leaves))
+
+    def read(leaves: Leaves) -> Read:
+        return _part(database.cells(leaves), layout, asked)
+
+    parts = list(database.parts(database.leaves(layout.root)))
     if len(parts) == 1:
-        return _part(database.cells(parts[0]), layout, asked)
+        return _whole(map(read, parts))
     pool = ThreadPoolExecutor(THREADS)
     try:
-        return _whole(pool.map(lambda part: _part(database.cells(part), layout, asked), parts))
+        return _whole(pool.map(read, parts))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -148,11 +171,12 @@ def _part(cells: Cells, layout: Layout, asked: Asked) -> Read:
         keep &= np.logical_or.reduce([numbers[name][0] == value for value in among])
     for name in (*asked.among, *asked.there):
         keep &= _there(numbers[name][1])
-    names: list[bytes] = []
+    names = None
     if asked.text is not None:
         columns["text"], names = _texts(cells, fields[used[asked.text]], keep)
     keep |= cells.odd
-    rows = Rows({name: _narrow(values) for name, values in columns.items()}, names).only(keep)
+    rows = Rows({name: _narrow(values) for name, values in columns.items()}, {} if names is None else {"text": names})
+    rows = numbered(rows.only(keep))
     return Read(rows, np.flatnonzero(cells.odd[keep]), cells.rowid[cells.odd])
 
 
@@ -223,7 +247,7 @@ def _before_marks(data: Bytes, start: Ints, length: Ints) -> Ints:
     return np.where(behind[nearest] <= start + length, marks[nearest] - start, length)
 
 
-def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Ints, list[bytes]]:
+def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Column, list[bytes]]:
     """The different texts among those given by place and length, in the order of the first of each, and which each is."""
     if len(start) and length.max() > _LONG_NAME:
         return _distinct_by_hand(data, start, length)
@@ -235,20 +259,27 @@ def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Ints, list[bytes]]
         column = np.zeros(len(start), dtype=np.int64)
         column[rows] = words(data)[start[rows] + at] & mask
         columns.append(column)
-        hashed = (hashed ^ column.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        hashed = (hashed ^ column.view(np.uint64)) * _SPREAD
         hashed ^= hashed >> np.uint64(29)
+    found = _grouped(hashed, columns)
+    if found is None:
+        return _distinct_by_hand(data, start, length)
+    codes, firsts = found
+    return codes, [data[start[row] : start[row] + length[row]].tobytes() for row in firsts.tolist()]
+
+
+def _grouped(hashed: NDArray[np.uint64], columns: list[Column]) -> tuple[NDArray[np.int32], Ints] | None:
+    """Rows of the same columns under one number, and the first row of each number; None when two share a slot."""
     slot = (hashed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
     owner = np.empty(1 << _SLOT_BITS, dtype=np.int32)
-    numbers = np.arange(len(start), dtype=np.int32)
+    numbers = np.arange(len(slot), dtype=np.int32)
     owner[slot[::-1]] = numbers[::-1]
     first = owner[slot]
     if not all((column == column[first]).all() for column in columns):
-        return _distinct_by_hand(data, start, length)
+        return None
     firsts = np.flatnonzero(first == numbers)
     owner[slot[firsts]] = numbers[: len(firsts)]
-    return owner[slot].astype(np.int64), [
-        data[start[row] : start[row] + length[row]].tobytes() for row in firsts.tolist()
-    ]
+    return owner[slot], firsts
 
 
 def _distinct_by_hand(data: Bytes, start: Ints, length: Ints) -> tuple[Ints, list[bytes]]:

@@ -237,11 +237,19 @@ def sort_table(table: Table) -> Table:
     end = getattr(table, "end", None)
     if len(start) < 2:
         return table
-    if (start[1:] > start[:-1]).all():  # in order already; a column of a larger record must not keep all of it alive
+    if _in_order(start, end):  # a column of a larger record must not keep all of it alive
         return type(table)(
             **{column.name: np.ascontiguousarray(getattr(table, column.name)) for column in fields(table)}
         )
     return take(table, np.argsort(start, kind="stable") if end is None else order_of(start, end))
+
+
+def _in_order(start: Ints, end: Ints | None) -> bool:
+    """Whether rows stand as `order_of` would put them."""
+    if (start[1:] < start[:-1]).any():
+        return False
+    tied = np.flatnonzero(start[1:] == start[:-1])
+    return end is None or bool((end[tied] >= end[tied + 1]).all())
 
 
 def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
