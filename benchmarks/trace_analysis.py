@@ -43,7 +43,7 @@ from bottleneck_lab.trace import nsys
 from bottleneck_lab.trace.sqlite_pages import UnusualFileError
 def refuse(*_):
     raise UnusualFileError
-nsys.read_rows = refuse
+nsys.Database = refuse
 """
 THEIRS = """
 import sys, json, logging

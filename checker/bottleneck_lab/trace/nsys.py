@@ -9,6 +9,7 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,12 @@ from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
     PRODUCTS,
+    THREADS,
     Asked,
     Layout,
     Read,
     Rows,
+    begin,
     joined,
     numbered,
     read_rows,
@@ -108,11 +111,14 @@ class _Report:
         self._pages: Database | None = None
         with suppress(UnusualFileError):
             self._pages = Database(path)
+        self._pool = ThreadPoolExecutor(THREADS)
+        self._begun: dict[str, Iterator[Read]] = {}
 
     def __enter__(self) -> _Report:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
         if self._pages is not None:
             self._pages.close()
 
@@ -124,12 +130,25 @@ class _Report:
 
         From the file's pages, or by SQL where they are not as plain as they should be.
         """
-        if asked.text not in self.columns.get(table, ()):
-            asked = replace(asked, text=None)
+        asked = self._possible(table, asked)
         with suppress(UnusualFileError):
-            if self._pages is not None and table in self._roots:
-                return self._completed(table, asked, read_rows(self._pages, self._layout(table, asked), asked))
+            self.begin(table, asked)
+            if table in self._begun:
+                return self._completed(table, asked, read_rows(self._begun.pop(table)))
         return self.by_sql(table, asked)
+
+    def table(self, table: str) -> Rows:
+        """One of `TABLES`."""
+        return self.numbers(table, TABLES[table])
+
+    def begin(self, table: str, asked: Asked) -> None:
+        """Has a table read meanwhile, as far as that is done from the file's pages."""
+        if self._pages is not None and table in self._roots and table not in self._begun:
+            asked = self._possible(table, asked)
+            self._begun[table] = begin(self._pool, self._pages, self._layout(table, asked), asked)
+
+    def _possible(self, table: str, asked: Asked) -> Asked:
+        return asked if asked.text in self.columns.get(table, ()) else replace(asked, text=None)
 
     def _layout(self, table: str, asked: Asked) -> Layout:
         """How the table's records are made up."""
@@ -285,6 +304,9 @@ def _read(report: _Report, source: Path) -> Timeline:
             f"{source.name} is an SQLite file, but no export of nsys.",
             "Export a report with `nsys export --type sqlite`.",
         )
+    for table, asked in TABLES.items():
+        with suppress(UnusualFileError):
+            report.begin(table, asked)
     strings = _Strings(
         report.rows("StringIds", """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'""")
         if "StringIds" in report.columns
@@ -294,7 +316,7 @@ def _read(report: _Report, source: Path) -> Timeline:
     ranks = _Ranks()
     device = _device(report, strings, ranks, notes)
     threads = _Threads(ranks)
-    runtime = _runtime(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", _CALLS), strings, threads)
+    runtime = _runtime(report.table("CUPTI_ACTIVITY_KIND_RUNTIME"), strings, threads)
     ranges, operators = _nvtx(report, strings, threads)
     empty = make_table(HostTable)
     timeline = Timeline(
@@ -371,26 +393,29 @@ def pid_of(serialised: int) -> int:
 
 _TIMES = {"start": -1, "end": -1}
 _COMMON = _TIMES | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
-_KERNELS = Asked(_COMMON | {"kernelName": -1, "grid": 1, "block": 1})
-_COPIES = Asked(_COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1})
-_MEMSETS = Asked(_COMMON | {"bytes": 0})
-_WAITS = Asked(_COMMON | {"syncType": 0})
-_GRAPHS = Asked(_COMMON | {"graphId": 0})
-_CALLS = Asked(_TIMES | {"globalTid": 0, "correlationId": -1, "nameId": -1})
-_RANGES = Asked(
-    _TIMES | {"globalTid": 0, "textId": -1},
-    among={"eventType": (_PUSH_POP, _START_END)},
-    there=("end",),
-    text="text",
-)
-_THREADS = Asked({"globalTid": 0, "nameId": -1})
+TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": Asked(_COMMON | {"kernelName": -1, "grid": 1, "block": 1}),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": Asked(_COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}),
+    "CUPTI_ACTIVITY_KIND_MEMSET": Asked(_COMMON | {"bytes": 0}),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": Asked(_COMMON | {"syncType": 0}),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": Asked(_COMMON | {"graphId": 0}),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": Asked(_TIMES | {"globalTid": 0, "correlationId": -1, "nameId": -1}),
+    "NVTX_EVENTS": Asked(
+        _TIMES | {"globalTid": 0, "textId": -1},
+        among={"eventType": (_PUSH_POP, _START_END)},
+        there=("end",),
+        text="text",
+    ),
+    "ThreadNames": Asked({"globalTid": 0, "nameId": -1}),
+}
+"""The tables that are read as columns, in the order in which they are needed."""
 
 
 def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
     return concatenate(
         [
-            _kernels(report.numbers("CUPTI_ACTIVITY_KIND_KERNEL", _KERNELS), strings, ranks, notes),
-            _copies(report.numbers("CUPTI_ACTIVITY_KIND_MEMCPY", _COPIES), strings, ranks, notes),
+            _kernels(report.table("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
+            _copies(report.table("CUPTI_ACTIVITY_KIND_MEMCPY"), strings, ranks, notes),
             *_others(report, strings, ranks, notes),
         ]
     )
@@ -420,11 +445,11 @@ def _copies(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> D
 
 def _others(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> Iterator[DeviceTable]:
     """Memsets, waits, and CUDA graphs that were recorded as wholes."""
-    memsets = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_MEMSET", _MEMSETS), notes)
+    memsets = _plausible(report.table("CUPTI_ACTIVITY_KIND_MEMSET"), notes)
     yield _rows(memsets, ranks, np.full(len(memsets), strings.add("Memset")), Kind.MEMSET, bytes=memsets["bytes"])
-    syncs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", _WAITS), notes)
+    syncs = _plausible(report.table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"), notes)
     yield _rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), Kind.SYNC)
-    graphs = _plausible(report.numbers("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPHS), notes)
+    graphs = _plausible(report.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"), notes)
     if len(graphs):
         notes.append(
             f"{len(graphs)} CUDA graph launches were recorded as wholes: their kernels are not listed (use --cuda-graph-trace=node)"
@@ -502,7 +527,7 @@ def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTa
     """(ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as ranges with their full names."""
     if not {"start", "end", "eventType"} <= report.columns.get("NVTX_EVENTS", set()):
         return make_table(HostTable), make_table(HostTable)
-    rows = report.numbers("NVTX_EVENTS", _RANGES)
+    rows = report.table("NVTX_EVENTS")
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     names = strings.look_up(rows["textId"])
     if "text" in rows.columns:
@@ -529,7 +554,7 @@ def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTa
 
 
 def _thread_list(report: _Report, strings: _Strings, threads: _Threads) -> tuple[Thread, ...]:
-    named = report.numbers("ThreadNames", _THREADS)
+    named = report.table("ThreadNames")
     ids = [named.meanings["globalTid"][number] for number in named["globalTid"].tolist()]
     names = dict(zip(ids, strings.look_up(named["nameId"]).tolist(), strict=True))
     found = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -129,23 +129,17 @@ class Read:
     odd: Ints
 
 
-def read_rows(database: Database, layout: Layout, asked: Asked) -> Read:
-    """A whole table. Raises UnusualFileError when too much of it is unusual."""
+def begin(pool: Executor, database: Database, layout: Layout, asked: Asked) -> Iterator[Read]:
+    """Has a table read by the pool, from now on: `read_rows` waits for it. Raises UnusualFileError."""
 
     def read(leaves: Leaves) -> Read:
         return _part(database.cells(leaves), layout, asked)
 
-    parts = list(database.parts(database.leaves(layout.root)))
-    if len(parts) == 1:
-        return _whole(map(read, parts))
-    pool = ThreadPoolExecutor(THREADS)
-    try:
-        return _whole(pool.map(read, parts))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return pool.map(read, database.parts(database.leaves(layout.root)))
 
 
-def _whole(parts: Iterator[Read]) -> Read:
+def read_rows(parts: Iterator[Read]) -> Read:
+    """The whole table. Raises UnusualFileError when too much of it is unusual."""
     read, length, unusual = [], 0, 0
     for part in parts:
         read.append(replace(part, odd_at=part.odd_at + length))

@@ -189,8 +189,10 @@ class Cells:
         type_at = self.at + 1
         offset = header_end = self.at + np.where(self.odd, 1, size)
         found = {}
+        left = int((header_end - type_at).min(initial=_PADDING))
         for index in range(max(wanted) + 1):
-            absent = type_at >= header_end
+            left -= 1  # A record as short as any may end here; to look at all of them takes a while.
+            absent = type_at >= header_end if left < 0 else _NOTHING
             some_absent = bool(absent.any())
             kind = self.data[type_at]
             if some_absent:
@@ -203,6 +205,7 @@ class Cells:
                 self.odd[wide[far]] = True
                 length[wide] = np.where(far, 0, (number - 12) >> 1)
                 kind[wide] = 12 + (number & 1)
+                left -= int((behind - type_at[wide]).max()) - 1
                 type_at[wide] = behind - 1
             if index in wanted:
                 found[index] = Field(kind, offset, length, absent if some_absent else None)
@@ -284,4 +287,5 @@ def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 128)), *[0] * 128])
 """Bytes of a value by its serial type."""
+_NOTHING = np.zeros(1, dtype=bool)
 _SHIFTS = np.array([0, 56, 48, 40, 32, 16, *[0] * 250])
