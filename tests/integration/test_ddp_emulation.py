@@ -222,20 +222,22 @@ BROKEN_RULES = {
     "patched_clock": ("wrong output", "ran forward 0 times"),
     "early_sending": ("tampered", "when backward had computed"),
     "wrong_message": ("tampered", "no event of the emulation"),
-    "dead_rank": ("crashed", "Rank 2 of 4 ended"),
+    "dead_rank": ("crashed", "Rank 2 ended"),
+    "asks_and_leaves": ("crashed", "ended before its training was over"),
+    "never_reads": ("timed out", "does not read what it asked for"),
     "hung_rank": ("timed out", "Rank 1 did not come"),
     "lost_collective": ("crashed", "is in"),
 }
 
 
 def test_every_exploit_is_tried():
-    judged_afterwards = {"garbage_payload", "slow_on_four"}
+    judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards"}
     assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank"}))
 def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
-    monkeypatch.setattr(running, "SILENCE_S", 6.0 if name == "hung_rank" else 12.0)
+    monkeypatch.setattr(running, "SILENCE_S", 6.0 if name in ("hung_rank", "never_reads") else 12.0)
     reason, words = BROKEN_RULES[name]
     with pytest.raises(Violation) as caught:
         two_ranks(EXPLOITS / name / "train.py")
@@ -277,6 +279,12 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):
     run = two_ranks(EXPLOITS / "garbage_payload" / "train.py")
     assert "other parameters than rank 0" in (same_training(run, reference) or "")
+
+
+def test_a_backward_that_is_told_afterwards_ends_with_other_parameters(reference, two_ranks):
+    run = two_ranks(EXPLOITS / "told_afterwards" / "train.py")
+    assert run.step_ms < reference.step_ms
+    assert "of the training's way" in (same_training(run, reference) or "")
 
 
 def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):

@@ -121,8 +121,9 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     readable = [*paths.readable, *([weights] if weights else [])]
     for folder in [*_SYSTEM, *_python_folders(), *map(str, readable)]:
         command += ["--ro-bind-try", folder, folder]
-    for hidden in filter(Path.is_dir, paths.hidden):
-        command += ["--tmpfs", str(hidden)]
+    # An installed package holds the labs with their solutions: nothing that runs here needs them.
+    for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[1] / "content"]):
+        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]  # else it is memory that nobody is charged for
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in Path("/dev").glob("nvidia*"):

@@ -16,7 +16,7 @@ import pytest
 
 from bottleneck_lab.measure import process
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Limits, bubblewrap
+from bottleneck_lab.measure.process import Limits, Paths, bubblewrap
 from bottleneck_lab.measure.session import CallSession
 
 LIMITS = Limits(
@@ -246,6 +246,18 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
         )[1]
     assert (secret_read, system_written, home_listed, connected) == (0, 0, 0, 0)
     assert processes < 10
+
+
+@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+def test_what_is_hidden_is_empty_and_no_memory_to_write_to(tmp_path):
+    hidden, scratch = tmp_path / "hidden", tmp_path / "scratch"
+    for folder in (hidden, scratch):
+        folder.mkdir()
+    (hidden / "solution.py").touch()
+    paths = Paths(scratch, [tmp_path], [hidden])
+    for command, output in ((["ls", "-A", str(hidden)], b""), (["touch", str(hidden / "new")], None)):
+        done = subprocess.run(process.sandboxed(command, paths, 1 << 28, gpu=False), capture_output=True, check=False)
+        assert (done.stdout if done.returncode == 0 else None) == output
 
 
 VERIFIER = """

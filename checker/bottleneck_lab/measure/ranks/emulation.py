@@ -58,6 +58,10 @@ class Secret:
         pixels = rng.standard_normal((*shape, 3, stand_in.size, stand_in.size), dtype=np.float32)
         return pixels, rng.integers(stand_in.classes, size=shape, dtype=np.int64)
 
+    def factor(self, step: int, micro_batch: int, module: int) -> float:
+        """What the gradient of a module's output is multiplied with, the same on every rank and for every script under comparison."""
+        return float(np.random.default_rng([self.seed, step, micro_batch, module]).uniform(0.6, 1.6))
+
 
 @dataclass
 class Run:
@@ -206,7 +210,7 @@ class Crew:
         pairs = next(self._runs)
         links = [(ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)]
         server = FabricServer(
-            links, self._shared.result, self._costs, load_fabric(), partial(secret.batch, self._costs)
+            links, self._shared.result, self._costs, load_fabric(), partial(secret.batch, self._costs), secret.factor
         )
         starvation = Starvation(self._worker)
         with contextlib.suppress(BrokenPipeError):  # the worker is dead, which its ranks' sockets tell as well

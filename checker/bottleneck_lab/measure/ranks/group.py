@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bottleneck_lab.measure.ranks.protocol import BATCH, DTYPES, OK, REDUCTIONS, Event, Kind
+from bottleneck_lab.measure.ranks.protocol import BATCH, DTYPES, FACTOR, OK, REDUCTIONS, Event, Kind, asked
 from bottleneck_lab.measure.ranks.watch import HostWatch
 from bottleneck_lab.measure.wire import Arena
 
@@ -40,6 +40,11 @@ class Client:
                 raise ConnectionError("the emulated fabric is gone")
             raw += chunk
         return bytes(raw)
+
+    def factor(self, module: int, images: int) -> float:
+        """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
+        self.tell(Kind.BACKWARD, 0, module, images)
+        return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if asked(module) else 1.0
 
     def exchange(self, kind: Kind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0) -> None:
         """A collective: `send` into shared memory, wait for every rank, then the result back into `receive`, one after the other."""

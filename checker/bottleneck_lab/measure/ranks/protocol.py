@@ -11,6 +11,17 @@ EVENT = struct.Struct("<BBHIQQ")
 BATCH = struct.Struct("<IIIII")
 """micro-batches, images, channels, height, width; zero micro-batches end the training. Pixels (float32) and labels (int64) follow."""
 OK = b"\x01"
+FACTOR = struct.Struct("<d")
+"""The answer to a backward that is asked about, see `asked`."""
+_ASKED_EVERY = 20
+
+
+def asked(module: int) -> bool:
+    """Whether a module's backward has to be told before it goes on: the fabric answers with a secret factor for the gradient of its output.
+
+    So backward cannot be told when all of it has run, in an order that suits whoever tells it.
+    """
+    return module % _ASKED_EVERY == 0
 
 
 class Kind(IntEnum):
@@ -18,7 +29,7 @@ class Kind(IntEnum):
 
     FETCH = 1  # wants the next step's micro-batches; answered
     FORWARD = 2  # which: module, number: images
-    BACKWARD = 3  # which: module, number: images
+    BACKWARD = 3  # which: module, number: images; answered where `asked`
     OPTIMIZER = 4
     SYNC = 5  # the host waits for the device
     HOST = 6  # amount: nanoseconds of work on the host

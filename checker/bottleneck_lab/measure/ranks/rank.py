@@ -50,7 +50,7 @@ def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model
         BACKEND, lambda _store, rank, size, _timeout: EmulatedGroup(rank, size, client, watch), devices=["cpu"]
     )
     dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
-    watch_modules(model, client.tell)
+    watch_modules(model, client.tell, client.factor)
     if rank == 0:
         client.place(model)
         client.exchange(Kind.START, None, [])

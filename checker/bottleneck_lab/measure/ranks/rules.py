@@ -55,6 +55,10 @@ class Ledger:
         self._ready += self.costs.modules[module].elements
         return opens
 
+    def backwards(self, module: int) -> int:
+        """How often this step has run the module's backward."""
+        return self._backwards[module]
+
     def _expect(self, module: int, images: int) -> None:
         if module >= len(self.costs.modules):
             raise Violation("tampered", f"Rank {self.rank} reported a module that the model does not have.")

@@ -14,11 +14,25 @@ import numpy as np
 from bottleneck_lab.measure.ranks.clock import RankClock
 from bottleneck_lab.measure.ranks.costs import CostTable, Fabric
 from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, communicate, play
-from bottleneck_lab.measure.ranks.protocol import BATCH, DTYPES, EVENT, ITEM_BYTES, OK, REDUCTIONS, Event, Kind, unpack
+from bottleneck_lab.measure.ranks.protocol import (
+    BATCH,
+    DTYPES,
+    EVENT,
+    FACTOR,
+    ITEM_BYTES,
+    OK,
+    REDUCTIONS,
+    Event,
+    Kind,
+    asked,
+    unpack,
+)
 from bottleneck_lab.measure.ranks.rules import Ledger, Violation
 from bottleneck_lab.measure.wire import Arena
 
 _CHUNK = 1 << 18
+Factors = Callable[[int, int, int], float]
+"""(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
 """(step, rank) → pixels (micro-batches x images x 3 x H x W, float32) and labels (micro-batches x images, int64), or None at the end."""
 
@@ -37,6 +51,25 @@ class Link:
     is_gradient: bool = False
     finished: bool = False
 
+    def send(self, data: bytes) -> None:
+        """Raises Violation when the rank is gone, or does not read what it asked for."""
+        try:
+            self.sock.sendall(data)
+        except TimeoutError as error:
+            raise Violation("timed out", f"Rank {self.ledger.rank} does not read what it asked for.") from error
+        except OSError as error:
+            raise self.gone() from error
+
+    def receive(self) -> bytes:
+        """What the rank has sent; nothing at its end."""
+        try:
+            return self.sock.recv(1 << 16)
+        except OSError as error:
+            raise self.gone() from error
+
+    def gone(self) -> Violation:
+        return Violation("crashed", f"Rank {self.ledger.rank} ended before its training was over.")
+
 
 class FabricServer:
     """Serves the ranks of one run until all have finished, or one breaks a rule, dies or hangs."""
@@ -48,10 +81,12 @@ class FabricServer:
         costs: CostTable,
         fabric: Fabric,
         batches: Batches,
+        factors: Factors,
     ) -> None:
         self.costs = costs
         self.fabric = fabric
         self.batches = batches
+        self.factors = factors
         self.result = result
         self.links = [
             Link(sock, arena, RankClock(fabric), Ledger(rank, costs)) for rank, (sock, arena) in enumerate(links)
@@ -85,8 +120,9 @@ class FabricServer:
         """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one."""
         poll = select.poll()
         numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}
-        for number in numbers:
+        for number, rank in numbers.items():
             poll.register(number, select.POLLIN)
+            self.links[rank].sock.settimeout(silence_s)
         end = time.monotonic() + total_s
         while not all(link.finished for link in self.links):
             patience_s = min(
@@ -102,10 +138,10 @@ class FabricServer:
 
     def _receive(self, rank: int) -> bool:
         link = self.links[rank]
-        chunk = link.sock.recv(1 << 16)
+        chunk = link.receive()
         if not chunk:
             if not link.finished:
-                raise Violation("crashed", f"Rank {rank} of {self.world} ended before its training was over.")
+                raise link.gone()
             return False
         link.buffer += chunk
         whole = len(link.buffer) // EVENT.size * EVENT.size
@@ -127,7 +163,7 @@ class FabricServer:
             self._enter(rank, link, event)
         elif event.kind is Kind.START:
             self.start = self.parameters(rank)
-            link.sock.sendall(OK)
+            link.send(OK)
         elif event.kind is Kind.FETCH:
             self._hand_out(rank, link)
         elif event.kind is Kind.PARAMETERS:
@@ -141,6 +177,9 @@ class FabricServer:
         elif event.kind is Kind.BACKWARD:
             if link.ledger.backward(event.which, event.number) and link is self.links[0]:
                 self._window = (0.0, 0.0)
+            if asked(event.which):
+                micro_batch = link.ledger.backwards(event.which)
+                link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
         elif event.kind is Kind.OPTIMIZER:
             link.ledger.optimizer()
         play(link.clock, event, self.costs)
@@ -151,10 +190,10 @@ class FabricServer:
         batch = self.batches(link.ledger.fetched, rank)
         link.ledger.fetched += 1
         if batch is None:
-            link.sock.sendall(BATCH.pack(0, 0, 0, 0, 0))
+            link.send(BATCH.pack(0, 0, 0, 0, 0))
             return
         pixels, labels = batch
-        link.sock.sendall(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
+        link.send(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
 
     def _finish(self, rank: int, link: Link, event: Event) -> None:
         if event.amount != self.costs.elements:
@@ -190,7 +229,7 @@ class FabricServer:
             communicate(link.clock, event, link.announced, end)
             link.waiting = None
         for link in self.links:
-            link.sock.sendall(OK)
+            link.send(OK)
 
     def _words(self, rank: int) -> str:
         event = self.links[rank].waiting

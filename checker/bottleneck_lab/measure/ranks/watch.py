@@ -113,10 +113,11 @@ def _bytes_touched(values: list[Any]) -> int:
     )
 
 
-def watch_modules(model: nn.Module, tell: Tell) -> None:
+def watch_modules(model: nn.Module, tell: Tell, factor: Callable[[int, int], float]) -> None:
     """Tells of every module with parameters of its own: its forward when it returns, its backward when the gradient of its output arrives.
 
-    A module's backward is told before its parameters' gradients exist, so that a collective launched for them comes after it.
+    A module's backward is told before its parameters' gradients exist, so that a collective launched for them comes after it. `factor` tells it,
+    and says what that gradient is multiplied with.
     """
     owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
     for index, module in enumerate(owners):
@@ -125,9 +126,13 @@ def watch_modules(model: nn.Module, tell: Tell) -> None:
             images = output.shape[0]
             tell(Kind.FORWARD, 0, index, images)
             if output.requires_grad:
-                output.register_hook(lambda _: tell(Kind.BACKWARD, 0, index, images))  # type: ignore[no-untyped-call]  # torch has no types
+                output.register_hook(lambda gradient: _scaled(gradient, factor(index, images)))  # type: ignore[no-untyped-call]  # torch has no types
 
         module.register_forward_hook(told)
+
+
+def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
+    return None if by == 1.0 else gradient * by
 
 
 def watch_passes(ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWatch) -> None:
