@@ -12,7 +12,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
 from bottleneck_lab.analysis.host import HostView, view_host
 from bottleneck_lab.analysis.window import Window, find_window, step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, make_table, take
+from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, different, make_table, take
 
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
@@ -99,8 +99,8 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
 
 def _working(rows: DeviceTable) -> list[int]:
     """The devices that ran a kernel. A process often touches the first device without using it; one that only copies counts where no device computes."""
-    computing = np.unique(rows.device[(rows.kind == Kind.KERNEL) | (rows.kind == Kind.COMMUNICATION)])
-    found: list[int] = (computing if len(computing) else np.unique(rows.device)).tolist()
+    computing = different(rows.device[(rows.kind == Kind.KERNEL) | (rows.kind == Kind.COMMUNICATION)])
+    found: list[int] = (computing if len(computing) else different(rows.device)).tolist()
     return found
 
 
@@ -141,7 +141,7 @@ def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
         copy_ns=time.copy.total,
         exposed_communication_ns=iv.subtract(time.communication, time.compute).total,
         exposed_copy_ns=iv.subtract(time.copy, iv.join(time.compute, time.communication)).total,
-        streams=len(np.unique(time.rows.stream)),
+        streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import Kind, Timeline, take
+from bottleneck_lab.trace.timeline import Kind, Timeline, different, take
 
 
 class Quality(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def _lost_calls(timeline: Timeline) -> list[str]:
     if len(kernels) < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
     lost = join_rows(timeline.runtime.correlation, timeline.runtime.rank, kernels.correlation, kernels.rank) < 0
-    graphs = any("GraphLaunch" in timeline.strings[i] for i in np.unique(timeline.runtime.name).tolist())
+    graphs = any("GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist())
     if lost.mean() <= 0.2 or graphs:
         return []
     return [

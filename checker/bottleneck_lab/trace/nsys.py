@@ -106,7 +106,7 @@ class _Report:
         tables = connection.execute("SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')")
         found = [row for row in tables.fetchall() if isinstance(row[0], str)]
         self.columns = {name: self._columns(name) for name, _, _ in found}
-        self._roots = {name: root for name, kind, root in found if kind == "table"}
+        self._roots = {name: root for name, kind, root in found if kind == "table" and isinstance(root, int)}
         self._checked: set[str] = set()
         self._pages: Database | None = None
         with suppress(UnusualFileError):
@@ -154,7 +154,7 @@ class _Report:
         """How the table's records are made up."""
         columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
         for _, name, kind, _, _, key, hidden in columns:
-            if hidden or (name in asked.sources and (key or _is_real(kind))):
+            if hidden or name.lower() == "rowid" or (name in asked.sources and (key or _is_real(kind))):
                 raise UnusualFileError("columns that are not stored as they are read")
         added = frozenset(column[0] for column in columns if column[4] is not None)
         return Layout(self._roots[table], {column[1]: column[0] for column in columns}, added)

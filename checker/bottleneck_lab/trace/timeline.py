@@ -276,8 +276,21 @@ def take(table: Table, rows: Any) -> Table:
 
 def devices_of(table: DeviceTable) -> list[tuple[int, int]]:
     """The (rank, device) pairs that have rows, ascending."""
-    pairs = np.unique(table.rank.astype(np.int64) << 32 | (table.device.astype(np.int64) + 1))
-    return [(pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist()]
+    low, high = int(table.device.min(initial=0)), int(table.device.max(initial=0))
+    pairs = different(table.rank.astype(np.int64) * (high - low + 1) + table.device - low)
+    return [(pair // (high - low + 1), pair % (high - low + 1) + low) for pair in pairs.tolist()]
+
+
+def different(values: NDArray[Any]) -> NDArray[Any]:
+    """The different ones among whole numbers, rising: np.unique, but for millions of numbers that lie close together many times as fast."""
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    if high - low > max(len(values), 1 << 16):
+        return np.unique(values)
+    seen = np.zeros(high - low + 1, dtype=bool)
+    seen[np.subtract(values, low, dtype=np.int64)] = True
+    return np.flatnonzero(seen) + low
 
 
 def concatenate(tables: list[Table]) -> Table:

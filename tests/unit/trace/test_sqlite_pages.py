@@ -211,6 +211,24 @@ def test_files_of_another_kind_are_left_to_sqlite(tmp_path, pragma):
     assert ours["text"] == ["Grüße".encode()]
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "rowid INT, start INT, end INT",
+        "start REAL, end INT",
+        "start INTEGER PRIMARY KEY, end INT, eventType AS (end + 1)",
+    ],
+)
+def test_columns_that_are_not_stored_as_they_are_read(tmp_path, columns, unread):
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"CREATE TABLE t ({columns})")
+        db.executemany("INSERT INTO t (start, end) VALUES (?, ?)", [(n, 2 * n) for n in range(9)])
+    ours, theirs = both(path, ASKED)
+    assert ours == theirs
+    assert not unread
+
+
 def refused(path: Path) -> str:
     """Why the table is not read."""
     with closing(nsys._opened(path)) as connection, nsys._Report(connection, path) as report:
