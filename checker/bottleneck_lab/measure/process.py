@@ -43,6 +43,8 @@ MAX_FILES, MAX_DEPTH = 20_000, 100
 """What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
 FREEZE_S = 5.0
 """Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
+_AT_REST = set("TtZXD")
+"""Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.005, 0.02, 2
 """CPU seconds that a stopped worker may seem to use, the share of the time, and how often more."""
 
@@ -236,16 +238,19 @@ class Worker:
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
         command = [sys.executable, "-I", "-u", "-m", module, *arguments]
+        # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
+        output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
         self.process = subprocess.Popen(
             sandboxed(command, paths, limits.memory_bytes, gpu=gpu),
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env=worker_environment(paths, threads),
             cwd=paths.scratch,
             pass_fds=pass_fds,
             preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread
         )
+        os.close(output)
         self._janitor = janitor
         janitor.follow(self.process.pid)
         if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
@@ -274,14 +279,14 @@ class Worker:
                     process.suspend()
                     self._frozen.append(process)
         end = time.monotonic() + FREEZE_S
-        while not (still := self._stands_still()) and time.monotonic() < end:
+        while not (still := self.states() <= _AT_REST) and time.monotonic() < end:
             time.sleep(0.001)
         self._frozen_at = (time.monotonic(), self._on_cpu_s())
         return still
 
-    def _stands_still(self) -> bool:
-        """Whether no thread runs any more: stopped, at its end, or asleep in the kernel where a signal is not noticed."""
-        return all(status.rpartition(")")[2].split()[0] in "TtZXD" for status in self._of_threads("stat"))
+    def states(self) -> set[str]:
+        """What its threads are in, as letters of ps(1)."""
+        return {status.rpartition(")")[2].split()[0] for status in self._of_threads("stat")}
 
     def ran_while_frozen(self) -> bool:
         """Whether a stopped worker used CPU all the same, again and again. A signal can be undone (by a timer, or a sibling), a frozen group cannot.
@@ -329,7 +334,7 @@ class Worker:
         for process in self.tree():
             for thread in Path(f"/proc/{process.pid}/task").glob(f"*/{file}"):
                 with contextlib.suppress(OSError):  # it has ended meanwhile
-                    yield thread.read_text()
+                    yield thread.read_text(errors="replace")
 
     def excess(self) -> str | None:
         """Which limit the worker exceeds now, as words for the verdict, or None."""
@@ -422,7 +427,7 @@ def _memory_bytes(pids: list[int]) -> int:
     files: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{pid}/status").read_text()
+            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
             own += _status_bytes(status, "RssAnon") + _status_bytes(status, "HugetlbPages")
             mapped += _status_bytes(status, "RssShmem")
             files |= _files_in_memory(pid)

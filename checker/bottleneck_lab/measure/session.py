@@ -104,10 +104,9 @@ class Session:
         return f"It last printed: {lines[-1][:300]}" if lines else ""
 
     def _stuck(self) -> str:
-        state = {process.status() for process in self.worker.tree() if process.is_running()}
         return (
             "It was stopped (SIGSTOP)."
-            if "stopped" in state
+            if "T" in self.worker.states()
             else "An endless loop, or a wait for something that never comes?"
         )
 
