@@ -342,6 +342,14 @@ class TestAttempts:
             with pytest.raises(UsageError, match="cannot be read"):
                 check_once(workspace)
 
+    def test_a_link_in_the_place_of_a_lock_is_not_written_through(self, workspace, tmp_path):
+        (tmp_path / "theirs").write_text("mine")
+        (workspace.state / "work.lock").unlink(missing_ok=True)
+        (workspace.state / "work.lock").symlink_to(tmp_path / "theirs")
+        with pytest.raises(MachineError, match="cannot be written"):
+            check_once(workspace)
+        assert (tmp_path / "theirs").read_text() == "mine"
+
     def test_an_enormous_file_is_refused(self, workspace):
         with (workspace.root / "work.py").open("wb") as file:
             file.truncate(9 * 2**20)

@@ -39,7 +39,8 @@ def locked(path: Path, who: str, *, wait: bool = True, on_wait: Callable[[str], 
     its holder's name; or, with `wait` False, raise MachineError.
     """
     with explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # What a link in somebody else's workspace points to is not ours to write into.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         with explained(path):
             _take(descriptor, wait=wait, on_wait=on_wait)
