@@ -103,16 +103,15 @@ def launching_threads(timeline: Timeline, rank: int, device_rows: DeviceTable) -
     launched = runtime.thread[np.isin(runtime.correlation, device_rows.correlation[device_rows.correlation >= 0])]
     for candidates in (launched, _main(timeline.ranges, rank), _main(timeline.operators, rank), runtime.thread):
         if len(candidates):
-            threads, counts = np.unique(candidates, return_counts=True)
-            chosen = set(threads[counts >= 0.01 * counts.sum()].tolist())
-            return tuple(sorted(chosen))
+            counts = np.bincount(candidates)
+            return tuple(np.flatnonzero(counts >= max(1, 0.01 * counts.sum())).tolist())
     return ()
 
 
 def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
     """The thread that has most rows of the rank, once; empty when there is none."""
-    threads, counts = np.unique(table.thread[table.rank == rank], return_counts=True)
-    return threads[counts.argmax() : counts.argmax() + 1] if len(threads) else threads
+    threads = table.thread[table.rank == rank]
+    return np.array([np.bincount(threads).argmax()], dtype=np.int32) if len(threads) else threads
 
 
 def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

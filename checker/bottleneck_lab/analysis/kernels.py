@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, take
+from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, different, take
 
 SHORT_NS = 10_000
 """A kernel below 10 us costs about as much to launch as to run."""
@@ -49,12 +49,17 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
     if not len(rows):
         return []
     duration = rows.end - rows.start
-    used, inverse = np.unique(rows.name, return_inverse=True)
+    used = different(rows.name)
+    number = np.zeros(
+        int(used[-1]) + 1, dtype=np.min_scalar_type(len(used))
+    )  # Numbers of two bytes are sorted in one pass.
+    number[used] = np.arange(len(used))
+    inverse = number[rows.name]
     order = np.argsort(inverse, kind="stable")
-    edges = np.searchsorted(inverse[order], np.arange(len(used)))
+    calls = np.bincount(inverse, minlength=len(used))
+    edges = np.cumsum(calls) - calls
     total = np.add.reduceat(duration[order], edges)
     low, high = np.minimum.reduceat(duration[order], edges), np.maximum.reduceat(duration[order], edges)
-    calls = np.bincount(inverse, minlength=len(used))
     whole = max(int(total.sum()), 1)
     return [
         KernelRow(
