@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 4 << 20
 _LONGEST = 1 << 31
 _PADDING = 256
 """Bytes behind the pages of a chunk, so that no look-ahead from within them has to be tested for the end."""
