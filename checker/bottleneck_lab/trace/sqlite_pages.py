@@ -66,7 +66,8 @@ class Database:
         self.page_bytes = _number(head, 16, 2) if _number(head, 16, 2) != 1 else 65536
         self.usable = self.page_bytes - head[20]
         by_size = os.fstat(self._file).st_size // self.page_bytes
-        self.pages = _number(head, 28, 4) if head[24:28] == head[92:96] and _number(head, 28, 4) else by_size
+        said = _number(head, 28, 4) if head[24:28] == head[92:96] else 0
+        self.pages = min(said or by_size, by_size)
         self._most_cells = (self.usable - 8) // 6
 
     def close(self) -> None:
@@ -163,8 +164,12 @@ class Database:
         count, at = self._pointers(data, _LEAF, 8, leaves.fewest)
         payload, at = _varint(data, at)
         rowid, at = _varint(data, at)
-        low, high = np.repeat(leaves.lowest, count), np.repeat(leaves.highest, count)
-        if (rowid[1:] <= rowid[:-1]).any() or (rowid < low).any() or (rowid > high).any():
+        behind = np.cumsum(count)
+        if len(rowid) and (
+            (rowid[1:] <= rowid[:-1]).any()
+            or (rowid[behind - count] < leaves.lowest).any()
+            or (rowid[behind - 1] > leaves.highest).any()
+        ):
             raise DamagedTreeError("a table's rows are not in order")
         ends = np.repeat(np.arange(0, len(data) - _PADDING, self.page_bytes) + self.usable, count)
         odd = (payload < 1) | (payload > self.usable - 35)
