@@ -54,6 +54,8 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     for note in summary.quality.notes:
         sheet.line(note, indent=1, style="dim")
+    for finding in summary.findings[:1]:  # the biggest block below may be useful work
+        sheet.line(f"Costliest finding: {finding.title}.", indent=1, style="bold")
 
 
 def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
