@@ -317,12 +317,17 @@ def _dominant(seen: Evidence) -> list[Finding]:
 
 
 def _uneven_steps(seen: Evidence) -> list[Finding]:
-    """A few slow steps among many. The cost is what the slow ones take beyond the median."""
+    """A few slow steps among many. The cost is what the slow ones take beyond the median.
+
+    Where all steps scatter, as on a shared machine, slow is what lies beyond five times their median absolute deviation.
+    """
     steps = sorted(seen.step_ns)
     if len(steps) < 4:
         return []
     median = steps[len(steps) // 2]
-    excess = sum(step - median for step in steps if step > (1 + STEP_SPREAD) * median)
+    scatter = sorted(abs(step - median) for step in steps)[len(steps) // 2]
+    slow = median + max(STEP_SPREAD * median, 5 * scatter)
+    excess = sum(step - median for step in steps if step > slow)
     share = excess / max(sum(steps), 1)
     if share < IDLE_SHARE:
         return []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bottleneck_lab import findings, load, merge_ranks
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
-from bottleneck_lab.analysis.findings import FINDING_IDS
+from bottleneck_lab.analysis.findings import FINDING_IDS, Evidence, find_findings
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 KINDS = [
@@ -98,3 +98,12 @@ def test_amdahl_refuses_nonsense():
     for share, ratio in ((-0.1, 2), (1.1, 2), (0.5, 0)):
         with pytest.raises(ValueError, match="a share lies in"):
             predicted(share, ratio)
+
+
+def test_steps_that_all_scatter_are_not_called_uneven():
+    def found(step_ms):
+        seen = Evidence([], [], [], [], [], [], [], [], [int(1e6 * ms) for ms in step_ms], len(step_ms), 10**9)
+        return [finding.id for finding in find_findings(seen)]
+
+    assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
+    assert found([10, 15, 9, 11, 14, 8, 16, 10]) == []
