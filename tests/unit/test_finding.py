@@ -337,6 +337,7 @@ class Recorder:
 def checked(tmp_path, monkeypatch):
     """The verdict on a workspace with the solution's script and these answers, by `check_lab`; only the workers are stood in for."""
     monkeypatch.setattr(finding, "CallSession", Recorder)
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.0)  # stand-ins are done within a tick of its clock
     (tmp_path / "photos" / "small").mkdir(parents=True)
     Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
     lab = find_lab("resnet-top-ops")
@@ -352,6 +353,15 @@ def checked(tmp_path, monkeypatch):
 
 def failed(verdict):
     return [result.id for result in verdict.criteria if result.holds is False]
+
+
+def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, monkeypatch):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    verdict = checked(ANSWERS | {"ceiling": 1.3})
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "cores busy" in verdict.summary
+    assert checked(ANSWERS).outcome == "PASS"
+    assert checked({}).outcome == "FAIL"
 
 
 def test_right_answers_and_a_genuine_capture_pass(checked):
