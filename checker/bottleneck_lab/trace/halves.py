@@ -8,8 +8,6 @@ Otherwise reading goes on in one process.
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,24 +16,26 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.kineto import assemble
 from bottleneck_lab.trace.kineto_columns import DTYPES, Columns
 from bottleneck_lab.trace.kineto_events import decode
+from bottleneck_lab.trace.second_process import SecondProcess, fork, spawn
 from bottleneck_lab.trace.timeline import Timeline
 
 HEAD_START_BYTES = 32 << 20
-"""What the first process has decoded before the other one has started."""
+"""What the first process has decoded before a fresh interpreter has started."""
 
-_RUN = "from bottleneck_lab.trace.halves import run_second_half; run_second_half()"
 _BETWEEN = b"\n  },\n"
+_LENGTH_BYTES = 8
 
 
 class _Half(msgspec.Struct):
-    """What the other process found, besides the arrays. `end` is the offset behind the bracket that closes the events."""
+    """What the other process found, besides the rows: `pieces` says how many rows of which table follow each other in the shared file.
+    `end` is the offset behind the bracket that closes the events."""
 
     end: int
+    pieces: list[tuple[str, int]]
     names: list[str]
     threads: list[tuple[str, str]]
     thread_names: list[tuple[str, str, str]]
@@ -45,21 +45,20 @@ class _Half(msgspec.Struct):
 
 def load_in_halves(path: Path) -> Timeline:
     """As `read_kineto`, for a plain file that is worth it."""
-    with path.open("rb") as file, tempfile.TemporaryDirectory(prefix="lab-half-") as folder:
-        guess = _guess(file, path.stat().st_size)
+    with path.open("rb") as file, tempfile.TemporaryFile() as shared:
         columns = Columns()
-        if guess is None:
-            stream = EventStream(file.read, path, decode)
-        else:
-            second = _SecondHalf(path, guess, Path(folder))
-            stream = EventStream(second.reader(file, columns), path, decode)
-            second.stream = stream
+        half = _start(file, path, shared)
+        reader = None if half is None else _Reader(file, columns, shared, *half)
+        stream = EventStream(reader or file.read, path, decode)
         try:
+            if reader:
+                reader.stream = stream
             for events in stream:
                 columns.add(events)
         finally:
-            if guess is not None:
-                second.stop()
+            if half is not None:
+                half[0].kill()
+                half[0].wait()
         give_back()
         timeline = assemble(columns, stream.metadata, path, stream.notes)
         give_back()
@@ -72,67 +71,42 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _guess(file: IO[bytes], size: int) -> int | None:
-    """The offset behind the first comma between events in the second half; None when the file is not laid out as Kineto does.
+def _start(file: IO[bytes], path: Path, shared: IO[bytes]) -> tuple[SecondProcess, int] | None:
+    """The other process, and where it begins. None when the file is not laid out as Kineto does.
 
-    The halves are equal in time: the first is larger by what is decoded while the other process starts.
+    The halves are equal in time: the first is larger by what is decoded while a fresh interpreter starts.
     """
-    middle = (size + min(HEAD_START_BYTES, size // 3)) // 2
+    size = path.stat().st_size
+    for way, head_start in ((fork, 0), (spawn, min(HEAD_START_BYTES, size // 3))):
+        start = _between_events(file, (size + head_start) // 2)
+        if start is None:
+            return None
+        if process := way(write_half, shared, str(path), start):
+            return process, start
+    return None
+
+
+def _between_events(file: IO[bytes], middle: int) -> int | None:
+    """The offset behind the first comma between events from `middle` on, most likely."""
     file.seek(middle)
     at = file.read(CHUNK_BYTES).find(_BETWEEN)
     file.seek(0)
     return None if at < 0 else middle + at + len(_BETWEEN)
 
 
-class _SecondHalf:
-    """The other process, and the reader of the first half that hands over to it."""
-
-    def __init__(self, path: Path, guess: int, folder: Path) -> None:
-        self._guess = guess
-        self._folder = folder
-        self.stream: EventStream | None = None
-        command = [sys.executable, "-P", "-c", _RUN, str(path), str(guess), str(folder)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    def reader(self, file: IO[bytes], columns: Columns) -> _Reader:
-        return _Reader(self, file, columns)
-
-    def rows(self) -> _Half | None:
-        """What was found, when the guess is proven and the other process succeeded."""
-        if self.stream is None or not self.stream.between_events or self._process.wait() != 0:
-            return None
-        return msgspec.msgpack.decode((self._folder / "half.msgpack").read_bytes(), type=_Half)
-
-    def add_to(self, columns: Columns, half: _Half) -> None:
-        """The other half's rows, renumbered."""
-        names = np.array([columns.names[name] for name in half.names], dtype=np.int32)
-        threads = np.array([columns.threads[thread] for thread in half.threads], dtype=np.int32)
-        numbers = {"name": names, "thread": threads}
-        for table in DTYPES:
-            rows = np.load(self._folder / f"{table}.npy")
-            for column in set(numbers) & set(rows.dtype.names or ()):
-                rows[column] = numbers[column][rows[column]]
-            columns.pieces[table].append(rows)
-        for process, thread, name in half.thread_names:
-            columns.thread_names.setdefault((process, thread), name)
-        columns.malformed += half.malformed
-        columns.overhead_ns += half.overhead_ns
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 class _Reader:
     """Reads up to the guess, then from the end of the events when the second half counts, else just on."""
 
-    def __init__(self, second: _SecondHalf, file: IO[bytes], columns: Columns) -> None:
-        self._second = second
+    stream: EventStream
+
+    def __init__(
+        self, file: IO[bytes], columns: Columns, shared: IO[bytes], process: SecondProcess, guess: int
+    ) -> None:
         self._file = file
         self._columns = columns
-        self._left: int | None = second._guess
+        self._shared = shared
+        self._process = process
+        self._left: int | None = guess
 
     def __call__(self, size: int) -> bytes:
         if self._left is None:
@@ -142,37 +116,54 @@ class _Reader:
             self._left -= len(piece)
             return piece
         self._left = None
-        half = self._second.rows()
-        if half is not None:
-            self._second.add_to(self._columns, half)
-            self._file.seek(half.end - 1)
+        if self.stream.between_events and self._process.wait() == 0:  # the guess is proven, and the other one succeeded
+            self._file.seek(read_half(self._columns, self._shared) - 1)
         return self._file.read(size)
 
 
-def write_half(path: Path, start: int, folder: Path) -> None:
-    """The other process: decodes from `start` to the end of the events and leaves the rows in `folder`."""
+def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
+    """The other process: decodes from `start` to the end of the events. Rows are written as they are found, so that little memory is needed."""
     columns = Columns()
-    with path.open("rb") as file:
-        file.seek(start)
-        stream = EventStream(file.read, path, decode, inside=True)
+    pieces = []
+    with Path(path).open("rb") as file:
+        file.seek(int(start))
+        stream = EventStream(file.read, Path(path), decode, inside=True)
         for events in stream:
             columns.add(events)
-    for table in DTYPES:
-        np.save(folder / f"{table}.npy", columns.joined(table))
+            for table, rows in columns.take():
+                pieces.append((table, len(rows)))
+                shared.write(rows.tobytes())
     half = _Half(
-        end=start + stream.used_bytes,
+        end=int(start) + stream.used_bytes,
+        pieces=pieces,
         names=columns.names.order,
         threads=columns.threads.order,
         thread_names=[(process, thread, name) for (process, thread), name in columns.thread_names.items()],
         malformed=columns.malformed,
         overhead_ns=columns.overhead_ns,
     )
-    (folder / "half.msgpack").write_bytes(msgspec.msgpack.encode(half))
+    packed = msgspec.msgpack.encode(half)
+    shared.write(packed + len(packed).to_bytes(_LENGTH_BYTES, "little"))
+    shared.flush()
 
 
-def run_second_half() -> None:
-    """The other process."""
-    try:
-        write_half(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-    except (CaptureError, OSError):
-        sys.exit(1)  # the first process reads on by itself, and says what is wrong
+def read_half(columns: Columns, shared: IO[bytes]) -> int:
+    """Adds the rows that the other process found, renumbered; returns where it ended."""
+    size = shared.seek(-_LENGTH_BYTES, 2)
+    shared.seek(size - int.from_bytes(shared.read(_LENGTH_BYTES), "little"))
+    half = msgspec.msgpack.decode(shared.read()[:-_LENGTH_BYTES], type=_Half)
+    numbers = {
+        "name": np.array([columns.names[name] for name in half.names], dtype=np.int32),
+        "thread": np.array([columns.threads[thread] for thread in half.threads], dtype=np.int32),
+    }
+    shared.seek(0)
+    for table, length in half.pieces:
+        rows = np.frombuffer(bytearray(shared.read(length * DTYPES[table].itemsize)), dtype=DTYPES[table])
+        for column in set(numbers) & set(rows.dtype.names or ()):
+            rows[column] = numbers[column][rows[column]]
+        columns.pieces[table].append(rows)
+    for process, thread, name in half.thread_names:
+        columns.thread_names.setdefault((process, thread), name)
+    columns.malformed += half.malformed
+    columns.overhead_ns += half.overhead_ns
+    return half.end

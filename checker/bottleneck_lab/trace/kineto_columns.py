@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -138,6 +138,12 @@ class Columns:
         rows = np.concatenate(pieces) if pieces else np.empty(0, dtype=DTYPES[table])
         pieces.clear()
         return rows
+
+    def take(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Every piece so far, with its table; they are given up."""
+        for table, pieces in self.pieces.items():
+            yield from ((table, rows) for rows in pieces)
+            pieces.clear()
 
     def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
         """Dictionaries → events. What cannot be read as an event is counted, and said in the notes."""

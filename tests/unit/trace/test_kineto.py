@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -252,17 +254,30 @@ def laid_out(events) -> bytes:
     return (LAID_OUT % ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)).encode()
 
 
-def test_two_processes_read_the_same(tmp_path, monkeypatch):
+@pytest.mark.parametrize("threads", [0, 1])
+def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
     events = [
         {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i} for i, event in enumerate(EVENTS * 30)
     ]
     path = written(tmp_path, laid_out(events))
     handed_over = []
-    monkeypatch.setattr(
-        halves._SecondHalf, "add_to", lambda *a, add=halves._SecondHalf.add_to: (handed_over.append(1), add(*a))
-    )
-    assert same(halves.load_in_halves(path), alone(path))
+    monkeypatch.setattr(halves, "read_half", lambda *a, read=halves.read_half: (handed_over.append(1), read(*a))[1])
+    with other_threads(threads):
+        assert same(halves.load_in_halves(path), alone(path))
     assert handed_over
+
+
+@contextmanager
+def other_threads(count: int):
+    """So many of them wait while this is open. With one, no process may be forked."""
+    end = Event()
+    threads = [Thread(target=end.wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    yield
+    end.set()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""The other process: it works, it may fail, and it never outlives the one that started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+import psutil
+import pytest
+
+from bottleneck_lab.trace.second_process import fork, spawn
+
+WAITS = """
+import sys, tempfile, time
+from bottleneck_lab.trace import second_process
+
+def wait(shared, *_):
+    shared.write(b"x")
+    shared.flush()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    sys.modules["waits"] = sys.modules["__main__"]
+    wait.__module__ = "waits"
+    with tempfile.TemporaryFile() as shared:
+        process = getattr(second_process, sys.argv[1])(wait, shared)
+        while not shared.seek(0, 2):
+            time.sleep(0.005)
+        print("started", flush=True)
+        process.wait()
+"""
+
+
+def write(shared, *arguments):
+    """What the other process does here."""
+    shared.write(" ".join([str(os.getpid()), *map(str, arguments)]).encode())
+    shared.flush()
+
+
+def fail(*_):
+    raise ValueError("no")
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """A fresh interpreter finds this module by its name."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    for work in (write, fail):
+        monkeypatch.setattr(work, "__module__", Path(__file__).stem)
+
+
+@pytest.mark.parametrize("way", [fork, spawn])
+def test_it_works_or_fails_in_a_process_of_its_own(importable, way):
+    with tempfile.TemporaryFile() as shared:
+        process = way(write, shared, "a", 7)
+        assert process.wait() == 0
+        process.kill()  # too late: does nothing
+        shared.seek(0)
+        pid, *arguments = shared.read().split()
+        assert (int(pid) != os.getpid(), arguments) == (True, [b"a", b"7"])
+        assert way(fail, shared).wait() == 1
+
+
+def test_a_process_with_threads_is_not_forked():
+    end = Event()
+    thread = Thread(target=end.wait)
+    thread.start()
+    with tempfile.TemporaryFile() as shared:
+        assert fork(write, shared) is None
+    end.set()
+    thread.join()
+
+
+def test_threads_that_python_knows_nothing_of_are_seen(monkeypatch):
+    end = Event()
+    thread = Thread(target=end.wait)
+    thread.start()
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    before = set(psutil.Process().children())
+    with tempfile.TemporaryFile() as shared:
+        assert fork(write, shared) is None
+    assert set(psutil.Process().children()) == before
+    end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_it_ends_with_the_first_process(tmp_path, way, number):
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    first = subprocess.Popen([sys.executable, str(script), way], stdout=subprocess.PIPE, env=environment)
+    assert first.stdout.readline() == b"started\n"
+    (second,) = psutil.Process(first.pid).children()
+    first.send_signal(number)
+    first.communicate()
+    wait_for_the_end_of(second)
+
+
+def test_an_interrupt_while_a_trace_is_read_leaves_nothing_behind(tmp_path):
+    """As Ctrl-C does: both processes get it, and the first one says so as Python does."""
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    first = subprocess.Popen(
+        [sys.executable, str(script), "fork"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert first.stdout.readline() == b"started\n"
+    (second,) = psutil.Process(first.pid).children()
+    os.killpg(first.pid, signal.SIGINT)
+    _, said = first.communicate(timeout=20)
+    assert said.count(b"KeyboardInterrupt") == 1
+    wait_for_the_end_of(second)
+
+
+def wait_for_the_end_of(process: psutil.Process):
+    """Whoever inherits an orphan may take its time to notice that it has ended."""
+    until = time.monotonic() + 20
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.01)
