@@ -7,12 +7,23 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
 from bottleneck_lab.analysis.host import HostView, view_host
 from bottleneck_lab.analysis.window import Window, find_window, step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Kind, Timeline, different, make_table, take
+from bottleneck_lab.trace.timeline import (
+    DeviceTable,
+    Ints,
+    Kind,
+    SmallInts,
+    Timeline,
+    TinyInts,
+    different,
+    make_table,
+    take,
+)
 
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
@@ -68,6 +79,16 @@ def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
     )
 
 
+class DeviceRows(NamedTuple):
+    """What is needed of one device's rows: as in `DeviceTable`."""
+
+    start: Ints
+    end: Ints
+    name: SmallInts
+    kind: TinyInts
+    stream: Ints
+
+
 class DeviceTime(NamedTuple):
     """One device of one rank inside that rank's window: its rows, when it did what, and the stretches in which it did nothing.
 
@@ -76,7 +97,7 @@ class DeviceTime(NamedTuple):
 
     rank: int
     device: int
-    rows: DeviceTable
+    rows: DeviceRows
     host: HostView
     window: Window
     compute: iv.Intervals
@@ -90,21 +111,25 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
     """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
-        mine = take(timeline.device, timeline.device.rank == rank)
-        host = view_host(timeline, rank, mine)
-        rows = mine if len(mine) else cpu_rows(timeline, host)
-        for device in _working(rows):
-            yield _device_time(rank, device, take(rows, rows.device == device), host, window)
+        table, mine = timeline.device, timeline.device.rank == rank
+        host = view_host(timeline, rank)
+        if not mine.any():
+            table = cpu_rows(timeline, host)
+            mine = np.ones(len(table), dtype=bool)
+        for device in _working(table, mine):
+            chosen = np.flatnonzero(mine & (table.device == device))
+            rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
+            yield _device_time(rank, device, rows, host, window)
 
 
-def _working(rows: DeviceTable) -> list[int]:
+def _working(table: DeviceTable, mine: NDArray[np.bool_]) -> list[int]:
     """The devices that ran a kernel. A process often touches the first device without using it; one that only copies counts where no device computes."""
-    computing = different(rows.device[(rows.kind == Kind.KERNEL) | (rows.kind == Kind.COMMUNICATION)])
-    found: list[int] = (computing if len(computing) else different(rows.device)).tolist()
+    computing = table.device[mine & ((table.kind == Kind.KERNEL) | (table.kind == Kind.COMMUNICATION))]
+    found: list[int] = different(computing if len(computing) else table.device[mine]).tolist()
     return found
 
 
-def _device_time(rank: int, device: int, rows: DeviceTable, host: HostView, window: Window) -> DeviceTime:
+def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, window: Window) -> DeviceTime:
     compute = _covered(rows, window, Kind.KERNEL)
     communication = _covered(rows, window, Kind.COMMUNICATION)
     copy = _covered(rows, window, Kind.COPY, Kind.MEMSET)
@@ -113,7 +138,7 @@ def _device_time(rank: int, device: int, rows: DeviceTable, host: HostView, wind
     return DeviceTime(rank, device, rows, host, window, compute, communication, copy, busy, idle)
 
 
-def _covered(rows: DeviceTable, window: Window, *kinds: Kind) -> iv.Intervals:
+def _covered(rows: DeviceRows, window: Window, *kinds: Kind) -> iv.Intervals:
     """The time inside the window in which a row of one of these kinds ran. Streams overlap: durations are never summed."""
     mask = np.isin(rows.kind, kinds)
     return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
@@ -125,8 +150,9 @@ def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
 
 
 def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
-    causes, largest = explain_gaps(timeline, time.rows, time.idle, time.host, time.window)
     is_cpu = time.device == CPU
+    names = None if is_cpu else time.rows.name
+    causes, largest = explain_gaps(timeline, time.rows.start, names, time.idle, time.host, time.window)
     return DeviceUse(
         rank=time.rank,
         device=time.device,

@@ -15,10 +15,13 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host import HostView
 from bottleneck_lab.analysis.window import Window
-from bottleneck_lab.trace.timeline import DeviceTable, Timeline
+from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline
 
 Cause = Literal["input", "launch", "synchronisation", "copy", "communication", "unknown"]
 CAUSES: tuple[Cause, ...] = ("communication", "input", "synchronisation", "copy", "launch", "unknown")
+
+LARGEST = 20
+"""So many gaps are listed."""
 
 TOGETHER_NS = 20_000
 """A copy call and a wait closer than this belong to one operator."""
@@ -61,9 +64,12 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def explain_gaps(
-    timeline: Timeline, rows: DeviceTable, idle: iv.Intervals, host: HostView, window: Window, largest: int = 20
+    timeline: Timeline, start: Ints, name: SmallInts | None, idle: iv.Intervals, host: HostView, window: Window
 ) -> tuple[list[GapCause], list[Gap]]:
-    """(idle time by cause, largest first; the largest gaps) of one device. The causes sum to `idle.total`."""
+    """(idle time by cause, largest first; the largest gaps) of one device. The causes sum to `idle.total`.
+
+    `start` and `name` (None: of no use to a reader) are of the device's rows.
+    """
     parts = attribute(idle, host)
     shares = np.stack([iv.covered_before(p, idle.end) - iv.covered_before(p, idle.start) for p in parts.values()])
     main = shares.argmax(axis=0) if len(idle.start) else np.empty(0, dtype=np.int64)
@@ -77,14 +83,19 @@ def explain_gaps(
             share = part.total / window.length
             evidence = f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count} gaps, in which {said[cause]}."
             causes.append(GapCause(cause, part.total, share, count, evidence))
-    longest = np.argsort(idle.start - idle.end, kind="stable")[:largest]
+    longest = np.argsort(idle.start - idle.end, kind="stable")[:LARGEST]
+
+    def named(index: int) -> str:
+        """The device's row of this number; "" beyond its ends."""
+        return timeline.strings[int(name[index])] if name is not None and 0 <= index < len(name) else ""
+
     found = [
         Gap(
             int(idle.start[i]),
             int(idle.end[i]),
             names[int(main[i])],
-            _before(timeline, rows, int(idle.start[i])),
-            _after(timeline, rows, int(idle.end[i])),
+            before=named(int(np.searchsorted(start, idle.start[i])) - 1),
+            after=named(int(np.searchsorted(start, idle.end[i]))),
         )
         for i in longest.tolist()
     ]
@@ -136,13 +147,3 @@ def _waits(host: HostView) -> iv.Intervals:
     joined = iv.close_holes(iv.join(host.sync, host.copy), TOGETHER_NS)
     waited = iv.covered_before(host.sync, joined.end) > iv.covered_before(host.sync, joined.start)
     return iv.Intervals(joined.start[waited], joined.end[waited])
-
-
-def _before(timeline: Timeline, rows: DeviceTable, time: int) -> str:
-    index = int(np.searchsorted(rows.start, time, side="left")) - 1
-    return timeline.strings[int(rows.name[index])] if index >= 0 and rows.device[index] >= 0 else ""
-
-
-def _after(timeline: Timeline, rows: DeviceTable, time: int) -> str:
-    index = int(np.searchsorted(rows.start, time, side="left"))
-    return timeline.strings[int(rows.name[index])] if index < len(rows) and rows.device[index] >= 0 else ""

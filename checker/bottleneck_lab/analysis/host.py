@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline
 
 _INPUT_RANGE = re.compile(
     r"^(?:enumerate\(DataLoader\)#|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)[ _-]?(?:wait|load(?:ing|er)?|fetch(?:ing)?|prep\w*|time|next)"
@@ -63,12 +63,12 @@ class HostView:
     threads: tuple[int, ...]
 
 
-def view_host(timeline: Timeline, rank: int, device_rows: DeviceTable) -> HostView:
+def view_host(timeline: Timeline, rank: int) -> HostView:
     """The host of a rank, seen from the threads that launch work onto its devices.
 
     Worker threads that read ahead are no cause of a gap: only what the launching threads do delays a launch.
     """
-    threads = launching_threads(timeline, rank, device_rows)
+    threads = launching_threads(timeline, rank)
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
     chosen[list(threads)] = True
 
@@ -97,11 +97,16 @@ def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
     return iv.union(np.array([min(starts)]), np.array([max(ends)])) if starts else iv.NONE
 
 
-def launching_threads(timeline: Timeline, rank: int, device_rows: DeviceTable) -> tuple[int, ...]:
+def launching_threads(timeline: Timeline, rank: int) -> tuple[int, ...]:
     """The threads whose runtime calls launched at least 1% of the rank's device rows; without such calls, those that mark ranges or run operators."""
-    runtime = take(timeline.runtime, timeline.runtime.rank == rank)
-    launched = runtime.thread[np.isin(runtime.correlation, device_rows.correlation[device_rows.correlation >= 0])]
-    for candidates in (launched, _main(timeline.ranges, rank), _main(timeline.operators, rank), runtime.thread):
+    runtime = timeline.runtime
+    mine = runtime.rank == rank
+    for candidates in (
+        runtime.thread[mine & timeline.launching],
+        _main(timeline.ranges, rank),
+        _main(timeline.operators, rank),
+        runtime.thread[mine],
+    ):
         if len(candidates):
             counts = np.bincount(candidates)
             return tuple(np.flatnonzero(counts >= max(1, 0.01 * counts.sum())).tolist())

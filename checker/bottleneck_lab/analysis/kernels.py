@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, different, take
+from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, different
 
 SHORT_NS = 10_000
 """A kernel below 10 us costs about as much to launch as to run."""
@@ -45,21 +45,24 @@ class LaunchUse(msgspec.Struct, frozen=True):
 
 def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
     """Kernels by total time; each name has its own figures, however many names there are."""
-    rows = kernel_rows(timeline.device)
+    device = timeline.device
+    rows = kernel_rows(device)
     if not len(rows):
         return []
-    duration = rows.end - rows.start
-    used = different(rows.name)
+    duration = (device.end - device.start)[rows]
+    names = device.name[rows]
+    used = different(names)
     number = np.zeros(
         int(used[-1]) + 1, dtype=np.min_scalar_type(len(used))
     )  # Numbers of two bytes are sorted in one pass.
     number[used] = np.arange(len(used))
-    inverse = number[rows.name]
+    inverse = number[names]
     order = np.argsort(inverse, kind="stable")
+    duration = duration[order]
     calls = np.bincount(inverse, minlength=len(used))
     edges = np.cumsum(calls) - calls
-    total = np.add.reduceat(duration[order], edges)
-    low, high = np.minimum.reduceat(duration[order], edges), np.maximum.reduceat(duration[order], edges)
+    total, low, high = (of.reduceat(duration, edges) for of in (np.add, np.minimum, np.maximum))
+    first = rows[order[edges]]
     whole = max(int(total.sum()), 1)
     return [
         KernelRow(
@@ -70,35 +73,34 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
             min_ns=int(low[i]),
             max_ns=int(high[i]),
             share=int(total[i]) / whole,
-            communication=bool(rows.kind[order[edges[i]]] == Kind.COMMUNICATION),
-            occupancy=_occupancy(rows, order[edges[i]]),
+            communication=bool(device.kind[first[i]] == Kind.COMMUNICATION),
+            occupancy=_occupancy(float(device.occupancy[first[i]])),
         )
         for i in np.argsort(-total, kind="stable")[:top].tolist()
     ]
 
 
-def kernel_rows(device: DeviceTable) -> DeviceTable:
-    """Computing and communicating kernels; no copies, memsets or waits."""
-    return take(device, (device.kind == Kind.KERNEL) | (device.kind == Kind.COMMUNICATION))
+def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
+    """Where computing and communicating kernels stand; no copies, memsets or waits."""
+    return np.flatnonzero((device.kind == Kind.KERNEL) | (device.kind == Kind.COMMUNICATION))
 
 
-def _occupancy(rows: DeviceTable, index: int) -> float:
-    value = float(rows.occupancy[index])
+def _occupancy(value: float) -> float:
     return -1.0 if np.isnan(value) else value
 
 
 def find_launches(timeline: Timeline) -> list[LaunchUse]:
     """One entry a device that ran kernels."""
     found = []
-    kernels = kernel_rows(timeline.device)
-    for rank, device in devices_of(kernels):
-        rows = take(kernels, (kernels.rank == rank) & (kernels.device == device))
+    table, kernels = timeline.device, kernel_rows(timeline.device)
+    for rank, device in devices_of(table, kernels):
+        rows = kernels[(table.rank[kernels] == rank) & (table.device[kernels] == device)]
         found.append(_launch_use(timeline, rows, rank, device))
     return found
 
 
-def _launch_use(timeline: Timeline, rows: DeviceTable, rank: int, device: int) -> LaunchUse:
-    duration = rows.end - rows.start
+def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int) -> LaunchUse:
+    duration = timeline.device.end[rows] - timeline.device.start[rows]
     called, call_length, started = _launch_times(timeline, rows)
     steps = max(int((step_rows(timeline).rank == rank).sum()), 1)
     depth = queue_depth(called, started)
@@ -116,13 +118,12 @@ def _launch_use(timeline: Timeline, rows: DeviceTable, rank: int, device: int) -
     )
 
 
-def _launch_times(timeline: Timeline, rows: DeviceTable) -> tuple[Ints, Ints, Ints]:
+def _launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[Ints, Ints, Ints]:
     """(start of the call, its length, start of the kernel) of every kernel whose call was recorded, ns."""
     runtime = timeline.runtime
-    call = join_rows(runtime.correlation, runtime.rank, rows.correlation, rows.rank)
-    known = call >= 0
-    call = call[known]
-    return runtime.start[call], runtime.end[call] - runtime.start[call], rows.start[known]
+    rows = rows[timeline.launched_by[rows] >= 0]
+    call = timeline.launched_by[rows]
+    return runtime.start[call], runtime.end[call] - runtime.start[call], timeline.device.start[rows]
 
 
 def queue_depth(called: Ints, started: Ints) -> Ints:

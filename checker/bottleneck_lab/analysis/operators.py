@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.nesting import Tree, nest
+from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.timeline import Ints, Kind, SmallInts, Timeline, order_of
 
 _LIBRARY = re.compile(
@@ -84,10 +84,9 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
 
 def _launched(timeline: Timeline, place: SmallInts) -> Ints:
     """Per row of the call tree the duration of the device work that it launched. `place` holds the rows of the operators, then those of the calls."""
-    device, operators, runtime = timeline.device, timeline.operators, timeline.runtime
+    device, operators = timeline.device, timeline.operators
     duration = np.where(device.kind != Kind.SYNC, device.end - device.start, 0)
-    owner = join_rows(runtime.correlation, runtime.rank, device.correlation, device.rank)
-    owner[owner >= 0] += len(operators)
+    owner = np.where(timeline.launched_by >= 0, timeline.launched_by + len(operators), -1)
     missing = owner < 0
     owner[missing] = join_rows(operators.correlation, operators.rank, device.external[missing], device.rank[missing])
     found = owner >= 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import Kind, Timeline, different, take
+from bottleneck_lab.trace.timeline import Kind, Timeline, different
 
 
 class Quality(msgspec.Struct, frozen=True):
@@ -61,27 +60,25 @@ def _launch_names(timeline: Timeline) -> list[int]:
 
 def _lost_kernels(timeline: Timeline) -> list[str]:
     """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more in a small capture, is not that."""
-    calls = take(timeline.runtime, np.isin(timeline.runtime.name, _launch_names(timeline)))
-    if len(calls) < 20 or not len(timeline.device):
-        return []
-    lost = join_rows(timeline.device.correlation, timeline.device.rank, calls.correlation, calls.rank) < 0
-    if lost.mean() <= 0.1:
+    calls = np.isin(timeline.runtime.name, _launch_names(timeline))
+    lost = calls & ~timeline.launching
+    if calls.sum() < 20 or not len(timeline.device) or lost.sum() <= 0.1 * calls.sum():
         return []
     return [
-        f"{int(lost.sum())} of {len(calls)} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
+        f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
     ]
 
 
 def _lost_calls(timeline: Timeline) -> list[str]:
-    kernels = take(timeline.device, timeline.device.kind == Kind.KERNEL)
-    if len(kernels) < 20 or not len(timeline.runtime) or timeline.emulated:
+    kernels = timeline.device.kind == Kind.KERNEL
+    if kernels.sum() < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
-    lost = join_rows(timeline.runtime.correlation, timeline.runtime.rank, kernels.correlation, kernels.rank) < 0
+    lost = kernels & (timeline.launched_by < 0)
     graphs = any("GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist())
-    if lost.mean() <= 0.2 or graphs:
+    if lost.sum() <= 0.2 * kernels.sum() or graphs:
         return []
     return [
-        f"{int(lost.sum())} of {len(kernels)} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
+        f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
     ]
 
 
@@ -100,14 +97,14 @@ def _empty_steps(timeline: Timeline) -> list[str]:
 
 def _overlapping_kernels(timeline: Timeline) -> list[str]:
     """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that; more is a wrong clock or merged files."""
-    rows = take(timeline.device, timeline.device.kind == Kind.KERNEL)
+    device = timeline.device
+    rows = np.flatnonzero(device.kind == Kind.KERNEL)
     if len(rows) < 2 or timeline.emulated:
         return []
-    order = np.lexsort((rows.start, rows.stream, rows.device, rows.rank))
-    same = np.ones(len(rows) - 1, dtype=bool)
-    for column in (rows.rank, rows.device, rows.stream):
-        same &= column[order][1:] == column[order][:-1]
-    deep = same & (rows.start[order][1:] + 2_000 < rows.end[order][:-1])
+    rows = rows[np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))]  # they are in order of time
+    deep = device.start[rows][1:] + 2_000 < device.end[rows][:-1]
+    for column in (device.rank, device.device, device.stream):
+        deep &= column[rows][1:] == column[rows][:-1]
     if deep.mean() <= 0.01:
         return []
     return [f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"]

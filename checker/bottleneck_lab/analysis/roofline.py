@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.trace.counters import KernelCounters
+from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.shapes import PRECISIONS
 from bottleneck_lab.trace.timeline import Ints, Kind, Timeline, take
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 
-from bottleneck_lab.trace.timeline import Direction, HostMemory, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import Direction, HostMemory, Kind, Timeline
 
 
 class CopyRow(msgspec.Struct, frozen=True):
@@ -22,16 +24,19 @@ class CopyRow(msgspec.Struct, frozen=True):
 
 def find_copies(timeline: Timeline) -> list[CopyRow]:
     """Copies by direction and host memory, longest total first. Memsets are none."""
-    rows = take(timeline.device, timeline.device.kind == Kind.COPY)
+    device = timeline.device
+    copies = device.kind == Kind.COPY
     found = []
-    for direction, memory in sorted(set(zip(rows.direction.tolist(), rows.host_memory.tolist(), strict=True))):
-        mine = take(rows, (rows.direction == direction) & (rows.host_memory == memory))
-        duration = mine.end - mine.start
-        total, moved = int(duration.sum()), int(mine.bytes.sum())
+    for direction, memory in itertools.product(Direction, HostMemory):
+        mine = np.flatnonzero(copies & (device.direction == direction) & (device.host_memory == memory))
+        if not len(mine):
+            continue
+        duration = device.end[mine] - device.start[mine]
+        total, moved = int(duration.sum()), int(device.bytes[mine].sum())
         found.append(
             CopyRow(
-                direction=Direction(direction).name.lower(),
-                host_memory=HostMemory(memory).name.lower(),
+                direction=direction.name.lower(),
+                host_memory=memory.name.lower(),
                 calls=len(mine),
                 bytes=moved,
                 total_ns=total,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.join import join_rows
 from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, take
 
 _STEP = re.compile(
@@ -61,13 +61,14 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     """
     steps = step_rows(timeline)
     device = timeline.device
+    mine: NDArray[np.bool_] | bool = True
     if rank is not None:
         steps = take(steps, steps.rank == rank)
-        device = take(device, device.rank == rank)
+        mine = device.rank == rank
     if not len(steps):
         return Window(*timeline.extent)
     start, end = int(steps.start.min()), int(steps.end.max())
-    after = device.end[device.start < end]
+    after = device.end[mine & (device.start < end)]
     return Window(start, max(end, int(after.max(initial=end))))
 
 
@@ -97,14 +98,14 @@ def find_steps(timeline: Timeline) -> list[Step]:
 def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
     """From the end of the step before (the start, for the first of a rank) to the end of this one, ns; a step ends with the device work launched in it."""
     done = steps.end.copy()
-    device = take(timeline.device, timeline.device.kind != Kind.SYNC)
-    call = join_rows(timeline.runtime.correlation, timeline.runtime.rank, device.correlation, device.rank)
-    launched = device.start.copy()
-    launched[call >= 0] = timeline.runtime.start[call[call >= 0]]
+    device, call = timeline.device, timeline.launched_by
+    launched = (
+        np.where(call >= 0, timeline.runtime.start[call], device.start) if len(timeline.runtime) else device.start
+    )
     costs = np.zeros(len(steps), dtype=np.int64)
     for rank in np.unique(steps.rank).tolist():
         mine = np.flatnonzero(steps.rank == rank)
-        rows = np.flatnonzero(device.rank == rank)
+        rows = np.flatnonzero((device.rank == rank) & (device.kind != Kind.SYNC))
         at = np.searchsorted(steps.start[mine], launched[rows], side="right") - 1
         rows, at = rows[at >= 0], at[at >= 0]
         np.maximum.at(done, mine[at], device.end[rows])

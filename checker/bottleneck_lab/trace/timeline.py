@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.counters import KernelCounters
+from bottleneck_lab.trace.join import join_rows
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
@@ -156,7 +158,7 @@ class DeviceInfo:
     memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """A whole capture. `notes` are sentences about what the reader had to drop or doubt; `emulated` must be shown wherever figures are."""
 
@@ -178,7 +180,7 @@ class Timeline:
     counters: tuple[KernelCounters, ...] = ()
     matrix: MatrixTable = NO_MATRIX
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have any row, ascending."""
         found: set[int] = set()
@@ -186,13 +188,28 @@ class Timeline:
             found.update(np.flatnonzero(np.bincount(table.rank)).tolist())
         return tuple(sorted(found))
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """First start and last end of anything that was recorded, ns; (0, 0) when there is nothing."""
         tables = [t for t in (self.device, self.runtime, self.operators, self.ranges, self.python) if len(t)]
         if not tables:
             return 0, 0
         return min(int(t.start[0]) for t in tables), max(int(t.end.max()) for t in tables)
+
+    @cached_property
+    def launched_by(self) -> NDArray[np.intp]:
+        """Of every device row the runtime call that launched it, -1 where none was recorded."""
+        return join_rows(self.runtime.correlation, self.runtime.rank, self.device.correlation, self.device.rank)
+
+    @cached_property
+    def launching(self) -> NDArray[np.bool_]:
+        """Whether a runtime call has work on a device. Of several calls with one number `launched_by` holds only the first."""
+        found = np.zeros(len(self.runtime), dtype=bool)
+        found[self.launched_by[self.launched_by >= 0]] = True
+        rest = np.flatnonzero(~found & (self.runtime.correlation > 0))
+        keys, ranks = self.runtime.correlation[rest], self.runtime.rank[rest]
+        found[rest] = join_rows(self.device.correlation, self.device.rank, keys, ranks) >= 0
+        return found
 
     @property
     def events(self) -> int:
@@ -274,10 +291,10 @@ def take(table: Table, rows: Any) -> Table:
     return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
 
 
-def devices_of(table: DeviceTable) -> list[tuple[int, int]]:
-    """The (rank, device) pairs that have rows, ascending."""
+def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, int]]:
+    """The (rank, device) pairs that the rows have (all rows, when not given), ascending."""
     low, high = int(table.device.min(initial=0)), int(table.device.max(initial=0))
-    pairs = different(table.rank.astype(np.int64) * (high - low + 1) + table.device - low)
+    pairs = different(table.rank[rows].astype(np.int64) * (high - low + 1) + table.device[rows] - low)
     return [(pair // (high - low + 1), pair % (high - low + 1) + low) for pair in pairs.tolist()]
 
 

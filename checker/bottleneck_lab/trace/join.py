@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import Ints, SmallInts
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
 
 
 def join_rows(keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts) -> NDArray[np.intp]:
