@@ -6,6 +6,7 @@ A verifier that is killed outright cannot tidy up; this process, which outlives 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,15 @@ import time
 from pathlib import Path
 
 PATIENCE_S = 30.0
+SUPERVISOR_S = 10.0
+"""How long a supervisor whose verifier is gone may take to end its worker with all that came of it."""
+_CHILDREN = ("pid", "supervisor")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Has this process become the parent of whatever below it loses its own (linux/prctl.h). Children do not inherit it, a new program keeps it."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 class Janitor:
@@ -28,6 +38,8 @@ class Janitor:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        adopt_orphans(True)  # of a supervisor that is killed: else they would be nobody's
+        self._lifelines: set[int] = set()
         self._remembered: list[list[str]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="bottleneck-lab-"))
         self._tell("folder", self.folder)
@@ -49,6 +61,27 @@ class Janitor:
         """Remembers a child and its session, to be killed should the verifier die."""
         self._tell("pid", pid)
 
+    def lifeline(self) -> tuple[int, int]:
+        """Both ends of a pipe, the supervisor's and ours. When ours is cut, by us or by the verifier's death, a supervisor ends all it is in charge of."""
+        theirs, ours = os.pipe()
+        self._lifelines.add(ours)
+        return theirs, ours
+
+    def cut(self, lifeline: int) -> None:
+        """Tells a supervisor to end; a word and not the mere closing, for a process that the verifier has forked may hold a copy."""
+        self._lifelines.remove(lifeline)
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            os.write(lifeline, b"x")
+        os.close(lifeline)
+
+    def leave_time(self, pid: int) -> None:
+        """Remembers a supervisor, to be killed should it not end by itself in time once its lifeline is cut."""
+        self._tell("supervisor", pid)
+
+    def followed(self) -> set[int]:
+        """All children that are remembered."""
+        return {int(name) for what, name in self._remembered if what in _CHILDREN}
+
     def forget(self, pid: int) -> None:
         """Forgets a child that has been waited for: its number may soon be somebody else's."""
         self._tell("forget", pid)
@@ -59,6 +92,8 @@ class Janitor:
 
     def close(self) -> None:
         """Lets the janitor do its work and waits for it; does it itself should the janitor have been killed or stopped."""
+        for lifeline in list(self._lifelines):  # an exception came before the worker was somebody's
+            self.cut(lifeline)
         try:
             self._process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -66,11 +101,27 @@ class Janitor:
             self._process.wait()
         if self._process.returncode != 0:
             _clean(self._remembered)
+        adopt_orphans(False)
 
 
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process can still do anything. A zombie cannot, though it may stay until its new parent notices."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
+    except OSError:
+        return False
+
+
+def _end_supervisor(pid: int) -> None:
+    end = time.monotonic() + SUPERVISOR_S
+    while _runs(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    _kill(pid)
 
 
 def _clear_group(group: Path) -> None:
@@ -86,7 +137,7 @@ def _clear_group(group: Path) -> None:
 
 def _note(remembered: list[list[str]], what: str, name: str) -> None:
     if what == "forget":
-        remembered.remove(["pid", name])
+        remembered[:] = [[kind, known] for kind, known in remembered if kind not in _CHILDREN or known != name]
     else:
         remembered.append([what, name])
 
@@ -104,6 +155,9 @@ def _clean(remembered: list[list[str]]) -> None:
             _clear_group(Path(name))
         elif what == "pid":
             _kill(int(name))
+    for what, name in remembered:
+        if what == "supervisor":
+            _end_supervisor(int(name))
     for what, name in remembered:
         if what == "folder":
             _remove_folder(name)

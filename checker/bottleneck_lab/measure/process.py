@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import shutil
@@ -21,11 +20,11 @@ from pathlib import Path
 
 import psutil
 
+from bottleneck_lab.measure import supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.seccomp import refuse_calls
 
-_PR_SET_PDEATHSIG = 1
 _SYSTEM = [
     "/usr",
     "/bin",
@@ -45,6 +44,8 @@ FREEZE_S = 5.0
 """Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
 _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
+END_S = 10.0
+"""Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed call of the kernel may go on for a while."""
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.005, 0.02, 2
 """CPU seconds that a stopped worker may seem to use, the share of the time, and how often more."""
 
@@ -174,16 +175,14 @@ def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
 
 
 def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool) -> Callable[[], None]:
-    """What a worker does between fork and exec: it gives up what it is not to have."""
+    """What a supervisor does between fork and exec: it takes charge of orphans, and gives up what its worker is not to have."""
     # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the sandbox is worth more.
-    verifier, path = os.getpid(), bubblewrap()
+    path = bubblewrap()
     setuid = path is not None and bool(Path(path).stat().st_mode & stat.S_ISUID)
 
     def prepare() -> None:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != verifier:
-            os._exit(1)
+        adopt_orphans(True)
         if cgroup is not None:
             cgroup.add(0)
         if cores:
@@ -237,22 +236,25 @@ class Worker:
         self._frozen: list[psutil.Process] = []
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
-        command = [sys.executable, "-I", "-u", "-m", module, *arguments]
+        self._janitor = janitor
+        command = sandboxed([sys.executable, "-I", "-u", "-m", module, *arguments], paths, limits.memory_bytes, gpu=gpu)
+        supervised, self._lifeline = janitor.lifeline()
+        above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
         # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
         output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
         self.process = subprocess.Popen(
-            sandboxed(command, paths, limits.memory_bytes, gpu=gpu),
+            [*above, str(self._cgroup.path) if self._cgroup else "", *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=worker_environment(paths, threads),
             cwd=paths.scratch,
-            pass_fds=pass_fds,
+            pass_fds=[*pass_fds, supervised],
             preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread
         )
+        janitor.leave_time(self.process.pid)
         os.close(output)
-        self._janitor = janitor
-        janitor.follow(self.process.pid)
+        os.close(supervised)
         if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
             self._cgroup.remove()
             self._cgroup = None
@@ -261,9 +263,9 @@ class Worker:
         self.isolation = _isolation(self._cgroup, limits)
 
     def tree(self) -> list[psutil.Process]:
-        """The worker's living processes, itself first."""
+        """Everything that came of the worker and is not waited for yet, whosever child it is now. The supervisor is ours and not among it."""
         try:
-            return [self._handle, *self._handle.children(recursive=True)]
+            return list(self._handle.children(recursive=True))
         except psutil.NoSuchProcess:
             return []
 
@@ -311,14 +313,15 @@ class Worker:
         self._frozen.clear()
 
     def cpu_s(self) -> float:
-        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for."""
+        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for, if only by the supervisor."""
         if self._cgroup is not None:
             return self._cgroup.cpu_s()
         total = 0.0
-        for process in self.tree():
+        for process in [self._handle, *self.tree()]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
+                total += times.children_user + times.children_system
+                total += times.user + times.system if process is not self._handle else 0.0
         return total
 
     def waited_s(self) -> float:
@@ -378,33 +381,46 @@ class Worker:
         return f"was ended by {name}{reason}"
 
     def end(self) -> None:
-        """Kills the worker and everything it started, and waits until all of it is gone."""
-        tree = self.tree()
+        """Has everything killed that the worker started, and waits until all of it is gone."""
         if self._cgroup is not None:
             self._cgroup.kill()
-        for process in reversed(tree):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait()
+        self._janitor.cut(self._lifeline)
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._janitor.forget(self.process.pid)
-        _wait_until_dead(tree, timeout_s=5)
+        if self.process.returncode < 0:
+            _end_orphans(self._janitor.followed())
         if self._cgroup is not None:
             self._cgroup.remove()
         self._log.close()
 
 
-def _wait_until_dead(processes: list[psutil.Process], timeout_s: float) -> None:
-    """Waits until none of them can run any more. Some stay as zombies for seconds until their new parent notices; those are dead."""
-    end = time.monotonic() + timeout_s
-    while any(_can_run(process) for process in processes) and time.monotonic() < end:
-        time.sleep(0.01)
+def _end_orphans(ours: set[int]) -> None:
+    """Kills what has fallen to the verifier because its supervisor was itself killed.
+
+    Children that the verifier did not start are known by the filter of calls, which nobody takes off once it is on (told by Linux 5.9 and later).
+    """
+    end, own = time.monotonic() + END_S, _filters("self")
+    while time.monotonic() < end:
+        orphans = [pid for pid in supervisor.children() if pid not in ours and _filters(str(pid)) > own]
+        if not orphans:
+            return
+        for pid in orphans:
+            supervisor.kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
-def _can_run(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+def _filters(pid: str) -> int:
+    """How many filters of calls a process bears."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("Seccomp_filters:"):
+                return int(line.split()[1])
+    return 0
 
 
 def _set_limits(limits: Limits) -> None:

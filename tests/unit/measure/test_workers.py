@@ -18,6 +18,7 @@ from bottleneck_lab.measure import process
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.process import Limits, Paths, bubblewrap
 from bottleneck_lab.measure.session import CallSession
+from bottleneck_lab.measure.wire import Kind
 
 LIMITS = Limits(
     start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20
@@ -183,6 +184,123 @@ def test_children_and_their_children_end_with_the_worker(context):
     assert not [process for process in group if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
+DETACH = """
+import os, signal, time
+for _ in range(3):
+    if not os.fork():
+        for number in (1, 2, 3, 13, 15, 18):
+            signal.signal(number, signal.SIG_IGN)
+        os.setsid()
+        if not os.fork():
+            os.setsid()
+            time.sleep(987)
+        os._exit(0)
+    os.wait()
+"""
+"""Leaves three processes behind that are nobody's: their parents have ended, their sessions are their own."""
+
+
+def left_with(mark) -> list[list[str]]:
+    """Command lines of anybody's processes whose environment has the mark in it."""
+    found = []
+    for other in psutil.process_iter():
+        try:
+            if other.status() != psutil.STATUS_ZOMBIE and any(str(mark) in value for value in other.environ().values()):
+                found.append(other.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def unheld(monkeypatch):
+    """A machine without bubblewrap and control groups."""
+    monkeypatch.setattr(process, "bubblewrap", lambda: None)
+    monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
+
+
+def test_who_detaches_twice_is_seen_stopped_charged_and_ended(context, unheld):
+    code = f"def load(device):\n    return lambda: 1\n{DETACH}".replace("time.sleep(987)", "exec('while True: pass')")
+    with start(context, code) as session:
+        session.call([])
+        before_s = session.worker.cpu_s()
+        assert len(session.worker.tree()) == 4
+        time.sleep(0.3)
+        assert session.worker.cpu_s() - before_s < 0.1, "they went on while their worker was frozen"
+        session.worker.thaw()
+        time.sleep(0.3)
+        assert session.worker.cpu_s() - before_s > 0.1
+        assert session.worker.freeze()
+    assert not left_with(context.janitor.folder)
+
+
+def test_the_time_of_those_who_came_and_went_is_the_workers(context, unheld):
+    code = DETACH.replace(
+        "time.sleep(987)",
+        "end = time.process_time() + 0.1\n            while time.process_time() < end: pass\n            os._exit(0)",
+    )
+    with start(context, f"def load(device):\n    return lambda: (time.sleep(2), 1)[1]\n{code}") as session:
+        session.call([])
+        assert session.worker.cpu_s() > 0.3
+        assert len(session.worker.tree()) == 1
+
+
+RUNNING = """
+import os, time
+def load(device):
+    def run():
+        end = time.monotonic() + 15
+        if not os.fork():
+            while time.monotonic() < end:  # a process that is always another one
+                if os.fork():
+                    os._exit(0)
+                os.setsid()
+            os._exit(0)
+        return 1
+    return run
+"""
+BOMB = """
+import os, time
+def load(device):
+    def bomb():
+        end = time.monotonic() + 15
+        if not os.fork():
+            while time.monotonic() < end:
+                if len(os.listdir("/proc")) < 300 and not os.fork():
+                    os.setsid()
+            os._exit(0)
+        return 1
+    return bomb
+"""
+"""Both end by themselves, should they not be ended."""
+
+
+@pytest.mark.parametrize("code", [RUNNING, BOMB], ids=["runs from one process to the next", "bomb"])
+def test_nobody_runs_away_from_the_supervisor(context, unheld, code):
+    worker = start(context, code)
+    worker.worker.thaw()
+    worker.channel.send(Kind.CALL)
+    time.sleep(0.3)
+    worker.close()
+    assert worker.worker.process.returncode > 0, "the supervisor had to be killed"
+    assert not left_with(context.janitor.folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_who_attacks_the_supervisor_fails_and_leaves_nothing(context, unheld, monkeypatch, number):
+    monkeypatch.setattr(process, "END_S", 1)
+    attack = (
+        f"{DETACH}\ndef load(device):\n    return lambda: (os.kill(os.getppid(), {int(number)}), time.sleep(1), 1)[2]"
+    )
+    with start(context, attack) as session:
+        if number is signal.SIGKILL:
+            with pytest.raises(LearnerFault, match="SIGKILL"):
+                session.call([])
+        else:
+            session.call([])
+    assert not left_with(context.janitor.folder)
+
+
 def test_a_sandbox_that_died_is_not_waited_for_though_a_child_of_it_holds_the_channel(context, monkeypatch):
     code = "import time\ndef load(device):\n    return lambda: time.sleep(60)"
     with start(context, code) as session, monkeypatch.context() as dead:
@@ -267,20 +385,34 @@ from pathlib import Path
 import os
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure import process
 from bottleneck_lab.measure.verifier import check_lab
+if "unheld" in sys.argv:
+    process.bubblewrap = lambda: None
+    process.Cgroup.create = lambda *_: None
 check_lab(find_lab("running-mean"), Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.argv[2]),
           progress=lambda doing, share: print(doing, flush=True))
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("phase", ["starting the reference", "loading your code", "comparing", "measuring"])
-def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, how, phase):
+PHASES = ["starting the reference", "loading your code", "comparing", "measuring"]
+
+
+@pytest.mark.parametrize(
+    ("how", "phase", "held"),
+    [
+        *((how, phase, "held") for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM) for phase in PHASES),
+        *((how, phase, "unheld") for how in (signal.SIGKILL, signal.SIGINT) for phase in PHASES[3:]),
+    ],
+)
+def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, how, phase, held):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    entry = workspace / "smooth.py"
+    entry.write_text(entry.read_text() + DETACH)
     example = str(Path(__file__).parents[3] / "docs" / "example")
     verifier = subprocess.Popen(
-        [sys.executable, "-c", VERIFIER, example, str(workspace)],
+        [sys.executable, "-c", VERIFIER, example, str(workspace), held],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -296,6 +428,7 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
     verifier.stdout.close()
     _, alive = psutil.wait_procs(family, timeout=30)  # a busy machine takes its time
     assert not alive
+    assert not left_with(temporary)
     assert not list(temporary.iterdir())
 
 

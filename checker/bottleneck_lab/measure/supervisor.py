@@ -1,0 +1,119 @@
+"""Stands between the verifier and a worker. What the worker starts and lets go of falls to it, and ends with the worker, or with the verifier.
+
+Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a subreaper. It imports little: every worker waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIGKILL = 9
+_IGNORED = (13, 25)
+"""What Python ignores from its start, and the worker is not to: SIGPIPE, SIGXFSZ."""
+_LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Every process of this machine and its parent; the youngest first, for they may be gone in a moment, leaving another behind."""
+    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):  # noqa: PTH208 - no pathlib
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+                yield pid, int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+
+
+def children() -> Iterator[int]:
+    """This process's children, zombies too."""
+    own = os.getpid()
+    return (pid for pid, parent in _processes() if parent == own)
+
+
+def kill(pid: int) -> None:
+    """Kills a process, unless it is gone."""
+    try:  # noqa: SIM105 - no contextlib
+        os.kill(pid, _SIGKILL)
+    except OSError:
+        pass
+
+
+def _kill_all() -> set[int]:
+    """Kills everything below this process that it sees; returns what that was. A child at once: what forks and exits is soon another process."""
+    own, parents, found = os.getpid(), {}, set()
+    for pid, parent in _processes():
+        parents[pid] = parent
+        if parent == own:
+            kill(pid)
+            found.add(pid)
+    new = found
+    while new := {pid for pid, parent in parents.items() if parent in new} - found:
+        for pid in new:
+            kill(pid)
+        found |= new
+    return found
+
+
+def end_all() -> None:
+    """Kills everything below this process, again and again, until the kernel says that it has no child: orphans become its own."""
+    known: set[int] = set()
+    while True:
+        found = _kill_all()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if found <= known:  # nobody new: those that are there take their time to die
+            time.sleep(0.001)
+        known |= found
+
+
+def _leave(group: str) -> None:
+    """Out of the worker's control group, which is stopped, limited and charged."""
+    try:
+        with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123
+            file.write("0")
+    except OSError:
+        pass
+
+
+def _watch(worker: int, lifeline: int) -> int:
+    """The worker's exit status, as a shell tells it; that of a killed one if the verifier closes the lifeline first. Buries orphans meanwhile."""
+    look, look_ms = select.poll(), _LOOK_MS
+    look.register(lifeline, select.POLLIN)
+    try:
+        look.register(os.pidfd_open(worker), select.POLLIN)
+    except OSError:  # a kernel before 5.3, or a container that refuses it
+        look_ms = _LOOK_OFTEN_MS
+    while all(descriptor != lifeline for descriptor, _ in look.poll(look_ms)):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == worker:
+                code = os.waitstatus_to_exitcode(ended[1])
+                return code if code >= 0 else 128 - code
+    return 128 + _SIGKILL
+
+
+def main() -> None:
+    """Starts the command, waits for its end or the verifier's, and ends when everything that came of it is gone."""
+    lifeline, group, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    os.set_inheritable(lifeline, False)
+    worker = os.posix_spawn(command[0], command, os.environ, setsigdef=_IGNORED)
+    if group:
+        _leave(group)
+    # The worker's ends of its channels: while they are open here, the verifier would not hear that it has closed them.
+    os.closerange(3, lifeline)
+    os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
+    status = _watch(worker, lifeline)
+    end_all()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
