@@ -146,10 +146,10 @@ def answers(lab: Lab, level: float, _scratch: Path) -> Made:
     files = {name: (lab.solution / name).read_text(encoding="utf-8") for name in [*lab.spec.editable, "diagnosis.toml"]}
     wrong = [
         ('first = "aten::mkldnn_convolution"', 'first = "aten::addmm"'),
-        ("first_share = 0.87", "first_share = 0.70"),
+        ("first_share = 0.485", "first_share = 0.30"),
         ('first_bound = "compute-bound"', 'first_bound = "memory-bound"'),
-        ('second_bound = "memory-bound"', 'second_bound = "compute-bound"'),
-        ("ceiling = 7.5", "ceiling = 3.0"),
+        ('third_bound = "memory-bound"', 'third_bound = "compute-bound"'),
+        ("ceiling = 1.94", "ceiling = 2.6"),
     ]
     if level < 1:
         right, put = random.choice(wrong)

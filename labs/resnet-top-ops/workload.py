@@ -27,8 +27,9 @@ def photographs(folder, count):
 
 
 def network(device):
-    """ResNet-50 in float32 as torchvision has it, on `device`. Two CPU threads, so that machines of any size compare."""
-    torch.set_num_threads(2)
+    """ResNet-50 in float32 as torchvision has it, on `device`. One CPU thread: machines of any size compare, and a thread that waits
+    for another, which a busy core holds up, is no part of an operator's time."""
+    torch.set_num_threads(1)
     return load_resnet50().to(device)
 
 

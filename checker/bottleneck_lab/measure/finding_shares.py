@@ -16,7 +16,7 @@ PLACES = ("first", "second", "third")
 UNDISTURBED = 0.25
 """Of the times that one call of the network took in all passes, the quantile that is taken for its time without other programs.
 
-Measured on two cores with a program that kept one of them busy: plain shares of the convolutions fell from 87 to 75%, those from lower
+Measured on two threads with a program that kept one of two cores busy: plain shares of the convolutions fell from 87 to 75%, those from lower
 quartiles came out as 92%; quiet, both say 87%. The least of all times, or single passes, lie no nearer.
 """
 LOWER = 0.1

@@ -5,7 +5,16 @@ import nvidia.dali.fn as fn
 import nvidia.dali.types as types
 import recipe
 from nvidia.dali import pipeline_def
+from PIL import Image
 from torch.profiler import record_function
+
+
+def crop_in_file(path, draw):
+    """Left, top, width and height of the crop, as shares of the whole photograph."""
+    with Image.open(path) as photo:
+        width, height = recipe.resized(*photo.size)
+    left, top = recipe.crop_corner(width, height, draw)
+    return np.array([left / width, top / height, recipe.CROP / width, recipe.CROP / height], np.float32)
 
 
 class Source:
@@ -31,7 +40,7 @@ class Source:
             path, label = self.files[sample.index]
             draw = recipe.augmentation(sample.seed, sample.epoch, sample.index)
             files.append(np.fromfile(path, dtype=np.uint8))
-            corners.append(np.array([draw.x, draw.y], np.float32))
+            corners.append(crop_in_file(path, draw))
             flips.append(np.array(draw.flip, np.int32))
             jitters.append(np.array([draw.brightness, draw.contrast, draw.saturation], np.float32))
             labels.append(np.array([label], np.int64))
@@ -41,11 +50,8 @@ class Source:
 @pipeline_def
 def pipeline(source):
     encoded, corner, flip, jitter, label = fn.external_source(source=source, num_outputs=5, cycle="raise")
-    image = fn.decoders.image(encoded, device="cpu", use_fast_idct=True)
-    image = fn.resize(image, resize_shorter=recipe.RESIZE, interp_type=types.INTERP_TRIANGULAR)
-    image = fn.crop(
-        image, crop=(recipe.CROP, recipe.CROP), crop_pos_x=corner[0], crop_pos_y=corner[1], rounding="round"
-    )
+    image = fn.decoders.image_slice(encoded, corner[:2], corner[2:], device="cpu", use_fast_idct=True, axis_names="WH")
+    image = fn.resize(image, size=(recipe.CROP, recipe.CROP), interp_type=types.INTERP_TRIANGULAR)
     image = fn.flip(image, horizontal=flip)
     brightness, contrast, saturation = jitter[0], jitter[1], jitter[2]
     image = fn.brightness(image, brightness=brightness)
