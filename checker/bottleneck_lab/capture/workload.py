@@ -175,7 +175,7 @@ def _stream(
     extra: dict[str, str],
     fds: tuple[int, ...] = (),
 ) -> int:
-    """Runs a command in its own session, its output line by line; nothing of it outlives this call."""
+    """Runs a command in its own session, its output line by line; nothing in its process group outlives this call."""
     process = subprocess.Popen(
         command,
         cwd=folder,
