@@ -65,8 +65,10 @@ def operators(verdict: Verdict) -> list[str]:
 
 
 def intensity(flop_per_byte: float | None) -> str:
-    """Two digits; operators that compute nothing have none."""
-    return "-" if flop_per_byte is None else f"{flop_per_byte:.2g}"
+    """Two digits, whole numbers above ten; operators that compute nothing have none."""
+    if flop_per_byte is None:
+        return "-"
+    return f"{flop_per_byte:.0f}" if flop_per_byte > 10 else f"{flop_per_byte:.2g}"
 
 
 def table(lab: Lab, device: str) -> str:
