@@ -71,8 +71,11 @@ def explain_gaps(
     `start` and `name` (None: of no use to a reader) are of the device's rows.
     """
     parts = attribute(idle, host)
-    shares = np.stack([iv.covered_before(p, idle.end) - iv.covered_before(p, idle.start) for p in parts.values()])
-    main = shares.argmax(axis=0) if len(idle.start) else np.empty(0, dtype=np.int64)
+    main, most = np.zeros((2, len(idle.start)), dtype=np.int64)
+    for i, part in enumerate(parts.values()):
+        covered = iv.covered_before(part, idle.end) - iv.covered_before(part, idle.start)
+        main[covered > most] = i
+        most = np.maximum(most, covered)
     names = tuple(parts)
     causes = []
     on_cpu = not len(timeline.device)

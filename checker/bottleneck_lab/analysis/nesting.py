@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ class Tree:
     """Row i of a table in order is called by row `parent[i]` (-1: by none), at `depth[i]`."""
 
     parent: SmallInts
-    depth: SmallInts
+    depth: NDArray[Any]
 
     def self_time(self, duration: Ints) -> Ints:
         """Each row's duration without its children's, ns, never negative."""
@@ -48,16 +50,22 @@ def nest(start: Ints, end: Ints, thread: SmallInts) -> Tree:
         own -= np.searchsorted(stop, begin, side="right").astype(np.int32)
         del stop
         depth[rows] = own
-        above = _parents(begin, own)
+        del begin
+        above = _parents(own)
         parent[rows] = np.where(above >= 0, rows[above], -1)
-    return Tree(parent, depth)
+    return Tree(parent, _narrow(depth))
 
 
-def _parents(begin: Ints, depth: SmallInts) -> SmallInts:
-    parent = np.full(len(begin), -1, dtype=np.int32)
-    by_depth: NDArray[np.intp] = np.argsort(depth, kind="stable")  # within a level still by begin
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(1, len(edges) - 1):
-        above, rows = by_depth[edges[level - 1] : edges[level]], by_depth[edges[level] : edges[level + 1]]
-        parent[rows] = above[np.searchsorted(begin[above], begin[rows], side="right") - 1]
+def _narrow(depth: SmallInts) -> NDArray[Any]:
+    """In the fewest bytes: up to two, numbers are sorted in one pass for each."""
+    return depth.astype(np.min_scalar_type(int(depth.max(initial=0))))
+
+
+def _parents(depth: SmallInts) -> SmallInts:
+    """The nearest row before each that is one level up."""
+    parent = np.full(len(depth), -1, dtype=np.int32)
+    order = np.argsort(_narrow(depth), kind="stable").astype(np.int32)
+    levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
+    for above, rows in itertools.pairwise(levels):
+        parent[rows] = above[np.searchsorted(above, rows) - 1]
     return parent

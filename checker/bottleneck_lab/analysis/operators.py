@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.nesting import Tree, nest
 from bottleneck_lab.trace.join import join_rows
-from bottleneck_lab.trace.timeline import Ints, Kind, SmallInts, Timeline, order_of
+from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
@@ -40,30 +40,25 @@ class LineRow(msgspec.Struct, frozen=True):
     device_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallTable:
-    """What is needed of a row once it has its place in the tree."""
-
-    start: Ints
-    end: Ints
-    name: SmallInts
-
-    def __len__(self) -> int:
-        return len(self.start)
+OPERATOR, RUNTIME, PYTHON = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class CallTree:
-    """Operators, runtime calls and Python frames of all threads nested together. `layer` says which a row is."""
+    """Operators, runtime calls and Python frames of all threads nested together, in order. `layer` says which a row is."""
 
-    table: CallTable
+    place: SmallInts
+    """Where the rows of the operators, then of the calls, then of the frames stand in the tree: rising within each table."""
     layer: NDArray[np.int8]
     tree: Tree
     device_ns: Ints
     """Per row, the duration of the device work that this very row launched."""
 
-
-OPERATOR, RUNTIME, PYTHON = range(3)
+    def rows(self, layer: int) -> SmallInts:
+        """The rows of one layer, in the order of their own table."""
+        lengths = np.bincount(self.layer, minlength=layer + 1)
+        first = int(lengths[:layer].sum())
+        return self.place[first : first + int(lengths[layer])]
 
 
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
@@ -72,14 +67,14 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     start, end = (np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end"))
     order = order_of(start, end)
     start, end = start[order], end[order]
-    name, thread = (np.concatenate([getattr(part, column) for part in parts])[order] for column in ("name", "thread"))
+    thread = np.concatenate([part.thread for part in parts])[order]
     layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
     place = np.empty(len(order), dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     del order  # a large trace's columns are held no longer than they are needed
-    device_ns = _launched(timeline, place)
-    del place
-    return CallTree(CallTable(start, end, name), layer, nest(start, end, thread), device_ns)
+    tree = nest(start, end, thread)
+    del start, end, thread
+    return CallTree(place, layer, tree, _launched(timeline, place))
 
 
 def _launched(timeline: Timeline, place: SmallInts) -> Ints:
@@ -95,26 +90,27 @@ def _launched(timeline: Timeline, place: SmallInts) -> Ints:
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
     """The operators by device self time, or by self time on the host where there is no device; the largest `top`."""
-    is_operator = calls.layer == OPERATOR
-    if not is_operator.any():
+    operators = timeline.operators
+    if not len(operators):
         return []
-    parent = _nearest(calls, OPERATOR)
-    outermost = is_operator & ~_inside_same_name(calls, parent)
-    duration = calls.table.end - calls.table.start
+    nearest = _nearest(calls, OPERATOR)
+    parent = _operator_above(calls, nearest)
+    outermost = ~_inside_same_name(operators.name, parent)
     count = len(timeline.strings)
 
-    def by_name(values: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    def by_name(values: Ints) -> Ints:
         """Sums by name; whole numbers below 2⁵³ are exact in the doubles of bincount. One column at a time is all that is ever held."""
-        return np.bincount(calls.table.name[wanted], weights=values[wanted], minlength=count).astype(np.int64)
+        return np.bincount(operators.name, weights=values, minlength=count).astype(np.int64)
 
-    total = by_name(duration, outermost)
-    child = is_operator & (parent >= 0)
-    np.subtract.at(duration, parent[child], (calls.table.end - calls.table.start)[child])
-    own = by_name(np.maximum(duration, 0), is_operator)
-    del duration, child
-    device_own = by_name(_gathered(calls, parent), is_operator)
-    sums = [own, total, device_own, by_name(calls.tree.with_children(calls.device_ns), outermost)]
-    times = np.bincount(calls.table.name[is_operator], minlength=count)
+    device_own = by_name(_gathered(calls, nearest))
+    del nearest
+    sums = [
+        by_name(_own_times(operators, parent)),
+        by_name((operators.end - operators.start) * outermost),
+        device_own,
+        by_name(calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)] * outermost),
+    ]
+    times = np.bincount(operators.name, minlength=count)
     ranking = sums[2] if len(timeline.device) else sums[0]
     whole = max(int(ranking.sum()), 1)
     best = [i for i in np.lexsort((-sums[0], -sums[3], -ranking))[:top].tolist() if times[i]]
@@ -134,51 +130,63 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
 
 def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
     """Nanoseconds of each single call without what it calls, by operator, in the order of the calls: of the device, or of the CPU where that is the device."""
-    parent = _nearest(calls, OPERATOR)
-    if len(timeline.device):
-        own = _gathered(calls, parent)
-    else:
-        own = calls.table.end - calls.table.start
-        child = (calls.layer == OPERATOR) & (parent >= 0)
-        np.subtract.at(own, parent[child], (calls.table.end - calls.table.start)[child])
-    rows = np.flatnonzero(calls.layer == OPERATOR)
-    rows = rows[np.argsort(calls.table.name[rows], kind="stable")]
-    names, firsts = np.unique(calls.table.name[rows], return_index=True)
-    parts = np.split(np.maximum(own[rows], 0), firsts[1:])
+    operators, nearest = timeline.operators, _nearest(calls, OPERATOR)
+    on_device = len(timeline.device)
+    own = _gathered(calls, nearest) if on_device else _own_times(operators, _operator_above(calls, nearest))
+    rows = np.argsort(operators.name, kind="stable")
+    names, firsts = np.unique(operators.name[rows], return_index=True)
+    parts = np.split(own[rows], firsts[1:])
     return {timeline.strings[name]: part for name, part in zip(names.tolist(), parts, strict=True)}
+
+
+def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
+    """Each operator's duration without that of the operators right under it, ns, never negative."""
+    duration = operators.end - operators.start
+    own, child = duration.copy(), np.flatnonzero(parent >= 0)
+    np.subtract.at(own, parent[child], duration[child])
+    own[own < 0] = 0
+    return own
+
+
+def _operator_above(calls: CallTree, nearest: SmallInts) -> SmallInts:
+    """For every operator the nearest one above it, -1 where there is none: as numbers of the operators' own table, where `nearest` has rows of the tree."""
+    above = nearest[calls.rows(OPERATOR)]
+    return np.where(above >= 0, _numbers(calls)[above], np.int32(-1))
+
+
+def _numbers(calls: CallTree) -> SmallInts:
+    """Which operator a row of the tree is, where it is one."""
+    numbers = np.zeros(len(calls.layer), dtype=np.int32)
+    rows = calls.rows(OPERATOR)
+    numbers[rows] = np.arange(len(rows), dtype=np.int32)
+    return numbers
 
 
 def _nearest(calls: CallTree, layer: int) -> NDArray[np.int32]:
     """For every row the nearest row above it of the given layer, -1 where there is none."""
-    parent, result = calls.tree.parent, np.full(len(calls.table), -1, dtype=np.int32)
-    for rows in _levels(calls.tree):
-        above = parent[rows]
-        result[rows] = np.where(calls.layer[above] == layer, above, result[above])
+    parent, result = calls.tree.parent, calls.tree.parent.copy()
+    rows = np.flatnonzero((calls.layer[result] != layer) & (result >= 0))
+    while len(rows):
+        result[rows] = parent[result[rows]]
+        rows = rows[(result[rows] >= 0) & (calls.layer[result[rows]] != layer)]
     return result
 
 
-def _levels(tree: Tree) -> list[NDArray[np.intp]]:
-    """The rows of each depth from 1 down."""
-    order = np.argsort(tree.depth, kind="stable")
-    edges = np.searchsorted(tree.depth[order], np.arange(1, int(tree.depth.max(initial=0)) + 2))
-    return [order[edges[i] : edges[i + 1]] for i in range(len(edges) - 1)]
-
-
-def _gathered(calls: CallTree, nearest: NDArray[np.int32]) -> Ints:
+def _gathered(calls: CallTree, nearest: SmallInts) -> Ints:
     """Device time on each operator: what it launched itself and what its runtime calls launched."""
-    total = np.where(calls.layer == OPERATOR, calls.device_ns, 0)
-    below = (calls.layer != OPERATOR) & (nearest >= 0) & (calls.device_ns > 0)
-    np.add.at(total, nearest[below], calls.device_ns[below])
+    total = calls.device_ns[calls.rows(OPERATOR)]
+    below = np.flatnonzero((calls.layer != OPERATOR) & (nearest >= 0) & (calls.device_ns > 0))
+    np.add.at(total, _numbers(calls)[nearest[below]], calls.device_ns[below])
     return total
 
 
-def _inside_same_name(calls: CallTree, parent: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Whether an operator of the same name encloses the row."""
-    inside = np.zeros(len(calls.table), dtype=bool)
-    rows = np.flatnonzero((calls.layer == OPERATOR) & (parent >= 0))
+def _inside_same_name(name: SmallInts, parent: SmallInts) -> NDArray[np.bool_]:
+    """Whether an operator of the same name encloses the operator."""
+    inside = np.zeros(len(name), dtype=bool)
+    rows = np.flatnonzero(parent >= 0).astype(np.int32)
     above = parent[rows]
     while len(rows):
-        same = calls.table.name[rows] == calls.table.name[above]
+        same = name[rows] == name[above]
         inside[rows[same]] = True
         rows, above = rows[~same], parent[above[~same]]
         rows, above = rows[above >= 0], above[above >= 0]
@@ -187,27 +195,22 @@ def _inside_same_name(calls: CallTree, parent: NDArray[np.int32]) -> NDArray[np.
 
 def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
     """The user's own lines by device time and then host time. Empty unless the capture was made with stacks."""
-    table = calls.table
-    frames = calls.layer == PYTHON
-    if not frames.any():
+    python = timeline.python
+    if not (calls.layer == PYTHON).any():
         return []
-    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)
-    layer = np.where(frames & own[table.name], PYTHON, -1).astype(np.int8)
-    user = CallTree(table, layer, calls.tree, calls.device_ns)
-    nearest = _nearest(user, PYTHON)
-    duration = table.end - table.start
-    inside = np.bincount(
-        nearest[nearest >= 0], weights=(duration * (layer == PYTHON))[nearest >= 0], minlength=len(table)
-    )
-    host = np.maximum(duration - inside.astype(np.int64), 0)
-    device = np.zeros(len(table), dtype=np.int64)
-    launched = (calls.device_ns > 0) & (nearest >= 0)
+    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[python.name]
+    rows, name, duration = calls.rows(PYTHON)[own], python.name[own], (python.end - python.start)[own]
+    layer = np.full(len(calls.layer), -1, dtype=np.int8)
+    layer[rows] = PYTHON
+    nearest = _nearest(replace(calls, layer=layer), PYTHON)
+    above = nearest[rows]
+    inside = np.bincount(above[above >= 0], weights=duration[above >= 0], minlength=len(layer)).astype(np.int64)
+    host = np.maximum(duration - inside[rows], 0)
+    device = np.zeros(len(layer), dtype=np.int64)
+    launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
     np.add.at(device, nearest[launched], calls.device_ns[launched])
-    rows = np.flatnonzero(layer == PYTHON)
     count = len(timeline.strings)
-    host_by, device_by = (
-        np.bincount(table.name[rows], weights=v[rows], minlength=count).astype(np.int64) for v in (host, device)
-    )
-    times = np.bincount(table.name[rows], minlength=count)
+    host_by, device_by = (np.bincount(name, weights=v, minlength=count).astype(np.int64) for v in (host, device[rows]))
+    times = np.bincount(name, minlength=count)
     best = [i for i in np.lexsort((-host_by, -device_by))[:top].tolist() if times[i]]
     return [LineRow(timeline.strings[i], int(times[i]), int(host_by[i]), int(device_by[i])) for i in best]

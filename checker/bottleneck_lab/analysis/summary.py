@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 import numpy as np
 
@@ -19,7 +22,11 @@ from bottleneck_lab.analysis.transfers import CopyRow, find_copies
 from bottleneck_lab.analysis.window import Step, find_steps, find_window
 from bottleneck_lab.trace.timeline import Timeline
 
+First = TypeVar("First")
+Other = TypeVar("Other")
+
 SCHEMA = 1
+LARGE_EVENTS = 500_000
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -62,14 +69,14 @@ class Summary(msgspec.Struct, frozen=True):
 def summarise(timeline: Timeline) -> Summary:
     """Everything at once. A pure function of the capture: the same capture gives the same summary."""
     window = find_window(timeline)
-    calls = build_calls(timeline, python=bool(len(timeline.python)))
     steps = find_steps(timeline)
+    (operators, syncs, lines), (devices, quality) = _beside(timeline, _host_side, _device_side)
     seen = Evidence(
-        devices=find_device_uses(timeline),
-        operators=find_operators(timeline, calls),
+        devices=devices,
+        operators=operators,
         kernels=find_kernels(timeline),
         copies=find_copies(timeline),
-        syncs=find_syncs(timeline, calls),
+        syncs=syncs,
         launches=find_launches(timeline),
         memory=find_memory(timeline),
         stragglers=find_stragglers(timeline),
@@ -88,14 +95,14 @@ def summarise(timeline: Timeline) -> Summary:
         wall_ns=window.length,
         ranks=list(timeline.ranks),
         events=timeline.events,
-        quality=judge_quality(timeline),
+        quality=quality,
         devices=seen.devices,
         steps=steps,
         step_mean_ns=int(lengths.mean()),
         step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
         range_shares=_range_shares(steps),
         operators=seen.operators,
-        lines=find_lines(timeline, calls),
+        lines=lines,
         kernels=seen.kernels,
         ranges=find_ranges(timeline, window),
         copies=seen.copies,
@@ -106,6 +113,30 @@ def summarise(timeline: Timeline) -> Summary:
         findings=find_findings(seen),
         roofline=find_roofline(timeline),
     )
+
+
+def _beside(
+    timeline: Timeline, first: Callable[[Timeline], First], other: Callable[[Timeline], Other]
+) -> tuple[First, Other]:
+    """Both at once for a large capture: NumPy works without Python's lock where arrays are large."""
+    if timeline.events < LARGE_EVENTS:
+        return first(timeline), other(timeline)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(other, timeline)
+        return first(timeline), found.result()
+
+
+def _device_side(timeline: Timeline) -> tuple[list[DeviceUse], Quality]:
+    """What became of the devices' time, and whether that can be relied on."""
+    return find_device_uses(timeline), judge_quality(timeline)
+
+
+def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
+    """What the host's calls tell, nested."""
+    calls = build_calls(timeline, python=bool(len(timeline.python)))
+    return find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
 
 
 def _range_shares(steps: list[Step]) -> dict[str, float]:

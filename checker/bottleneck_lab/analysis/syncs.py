@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host import SYNC_CALL, named
-from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTable, CallTree
+from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import HostTable, Timeline
+from bottleneck_lab.trace.timeline import HostTable, SmallInts, Timeline, take
 
 
 class SyncRow(msgspec.Struct, frozen=True):
@@ -26,12 +26,11 @@ class SyncRow(msgspec.Struct, frozen=True):
 
 def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     """Waits by function and cause, longest first. Those inside the profiler's own start and stop, outside every operator and step, are the profiler's."""
-    runtime = timeline.runtime
-    waits = _is_wait(timeline, calls)
-    waiting = CallTable(calls.table.start[waits], calls.table.end[waits], calls.table.name[waits])
-    if not len(runtime) or not len(waiting):
+    waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
+    if not len(waits):
         return []
-    causes = _causes(timeline, calls)
+    waiting = take(timeline.runtime, waits)
+    causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
     steps = step_rows(timeline)
     inside = _within(waiting, steps)
     times: dict[tuple[str, str], int] = defaultdict(int)
@@ -55,22 +54,20 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     return sorted(found, key=lambda row: -row.total_ns)
 
 
-def _is_wait(timeline: Timeline, calls: CallTree) -> NDArray[np.bool_]:
-    waits: NDArray[np.bool_] = named(timeline, calls.table, SYNC_CALL) & (calls.layer == RUNTIME)
-    return waits
-
-
-def _causes(timeline: Timeline, calls: CallTree) -> list[str]:
-    """For each wait, the outermost operator above it."""
-    above = calls.tree.parent[np.flatnonzero(_is_wait(timeline, calls))]
+def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
+    """For each wait, given by its row in the tree, the outermost operator above it."""
+    above = calls.tree.parent[waits]
     outermost = np.full(len(above), -1)
     while (above >= 0).any():
         outermost = np.where((above >= 0) & (calls.layer[above] == OPERATOR), above, outermost)
         above = np.where(above >= 0, calls.tree.parent[above], -1)
-    return [timeline.strings[int(calls.table.name[row])] if row >= 0 else "" for row in outermost.tolist()]
+    names = timeline.operators.name[np.searchsorted(calls.rows(OPERATOR), outermost[outermost >= 0])]
+    found = np.full(len(outermost), -1)
+    found[outermost >= 0] = names
+    return [timeline.strings[name] if name >= 0 else "" for name in found.tolist()]
 
 
-def _within(rows: CallTable, steps: HostTable) -> NDArray[np.bool_]:
+def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
     """Whether a row starts inside a step; everything does where there are no steps."""
     if not len(steps):
         return np.ones(len(rows), dtype=bool)

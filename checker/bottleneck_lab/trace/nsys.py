@@ -5,15 +5,16 @@ Tables and columns differ from release to release and by what was traced: whatev
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -21,21 +22,22 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.external import find_tool, run_tool
+from bottleneck_lab.trace.halves import give_back
 from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
     PRODUCTS,
-    THREADS,
     Asked,
     Layout,
     Read,
     Rows,
-    begin,
     joined,
     numbered,
+    read_part,
     read_rows,
     sources_of,
 )
+from bottleneck_lab.trace.nsys_shared import Place, Shared, give, place_of, taken
 from bottleneck_lab.trace.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.timeline import (
     DeviceInfo,
@@ -54,6 +56,8 @@ from bottleneck_lab.trace.timeline import (
 )
 
 EXPORT_LIMIT_S = 600
+WORTHWHILE_BYTES = 16 << 20
+"""Smaller files are read by one process."""
 
 _COPY_NAMES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _DIRECTIONS = {1: Direction.H2D, 2: Direction.D2H, 8: Direction.D2D, 9: Direction.H2H, 10: Direction.P2P}
@@ -111,16 +115,21 @@ class _Report:
         self._pages: Database | None = None
         with suppress(UnusualFileError):
             self._pages = Database(path)
-        self._pool = ThreadPoolExecutor(THREADS)
-        self._begun: dict[str, Iterator[Read]] = {}
+        self._shared: Shared | None = None
 
     def __enter__(self) -> _Report:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._shared is not None:
+            self._shared.close()
         if self._pages is not None:
             self._pages.close()
+
+    def share(self, path: Path) -> None:
+        """Has another process read as well, from the end of `TABLES`."""
+        if self._pages is not None and path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
+            self._shared = Shared(read_from_the_end, path)
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")}
@@ -132,20 +141,32 @@ class _Report:
         """
         asked = self._possible(table, asked)
         with suppress(UnusualFileError):
-            self.begin(table, asked)
-            if table in self._begun:
-                return self._completed(table, asked, read_rows(self._begun.pop(table)))
+            if self._pages is not None and table in self._roots:
+                return self._completed(table, asked, read_rows(self._parts(table, asked, self._pages)))
         return self.by_sql(table, asked)
 
     def table(self, table: str) -> Rows:
         """One of `TABLES`."""
         return self.numbers(table, TABLES[table])
 
-    def begin(self, table: str, asked: Asked) -> None:
-        """Has a table read meanwhile, as far as that is done from the file's pages."""
-        if self._pages is not None and table in self._roots and table not in self._begun:
-            asked = self._possible(table, asked)
-            self._begun[table] = begin(self._pool, self._pages, self._layout(table, asked), asked)
+    def _parts(self, table: str, asked: Asked, pages: Database) -> Iterator[Read]:
+        layout = self._layout(table, asked)
+        parts = pages.parts(pages.leaves(layout.root))
+        shared = self._shared
+        return (
+            (shared and shared.given(place_of(table, leaves))) or read_part(pages, leaves, layout, asked)
+            for leaves in parts
+        )
+
+    def from_the_end(self) -> Iterator[tuple[Place, Callable[[], Read]]]:
+        """The parts of `TABLES`, the last first, and what reads them: as far as they are read from the file's pages."""
+        for table in reversed(TABLES):
+            if self._pages is not None and table in self._roots:
+                asked = self._possible(table, TABLES[table])
+                with suppress(UnusualFileError):
+                    layout = self._layout(table, asked)
+                    for leaves in reversed([*self._pages.parts(self._pages.leaves(layout.root))]):
+                        yield place_of(table, leaves), partial(read_part, self._pages, leaves, layout, asked)
 
     def _possible(self, table: str, asked: Asked) -> Asked:
         return asked if asked.text in self.columns.get(table, ()) else replace(asked, text=None)
@@ -287,7 +308,10 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
         connection = _opened(path)
         try:
             with _Report(connection, path) as report:
-                return _read(report, source)
+                report.share(path)
+                timeline = _read(report, source)
+            give_back()
+            return timeline
         finally:
             connection.close()
     except (sqlite3.Error, ValueError, OverflowError) as error:
@@ -297,6 +321,16 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
         ) from error
 
 
+def read_from_the_end(shared: IO[bytes], path: str) -> None:
+    """The other process: reads until it comes to what the first one has taken."""
+    with closing(_opened(Path(path))) as connection, _Report(connection, Path(path)) as report:
+        for place, read in report.from_the_end():
+            if not taken(shared, place):
+                break
+            give(shared, place, read())
+    shared.flush()
+
+
 def _read(report: _Report, source: Path) -> Timeline:
     known = ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
     if not any(table in report.columns for table in known):
@@ -304,9 +338,6 @@ def _read(report: _Report, source: Path) -> Timeline:
             f"{source.name} is an SQLite file, but no export of nsys.",
             "Export a report with `nsys export --type sqlite`.",
         )
-    for table, asked in TABLES.items():
-        with suppress(UnusualFileError):
-            report.begin(table, asked)
     strings = _Strings(
         report.rows("StringIds", """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'""")
         if "StringIds" in report.columns

@@ -1,4 +1,4 @@
-"""The large tables of an nsys export, by `sqlite_pages`: millions of rows a second, on two threads (NumPy works without Python's lock).
+"""The large tables of an nsys export, by `sqlite_pages`: millions of rows a second.
 
 What a column of ours is made of is told by `Asked`, for this way and for SQL: the answers are the same.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -21,7 +20,6 @@ PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "
 FIRSTS = {"kernelName": ("demangledName", "shortName")}
 NUMBER_MARKS = (", seq = ", ", op_id = ")
 """What tells one call of an operator from the next begins with one of these."""
-THREADS = 2
 _MANY = 1000
 _SHARE = 256
 _LONG_NAME = 128
@@ -129,17 +127,13 @@ class Read:
     odd: Ints
 
 
-def begin(pool: Executor, database: Database, layout: Layout, asked: Asked) -> Iterator[Read]:
-    """Has a table read by the pool, from now on: `read_rows` waits for it. Raises UnusualFileError."""
-
-    def read(leaves: Leaves) -> Read:
-        return _part(database.cells(leaves), layout, asked)
-
-    return pool.map(read, database.parts(database.leaves(layout.root)))
+def read_part(database: Database, leaves: Leaves, layout: Layout, asked: Asked) -> Read:
+    """The rows of some pages."""
+    return _part(database.cells(leaves), layout, asked)
 
 
 def read_rows(parts: Iterator[Read]) -> Read:
-    """The whole table. Raises UnusualFileError when too much of it is unusual."""
+    """The whole table from its parts. Raises UnusualFileError when too much of it is unusual."""
     read, length, unusual = [], 0, 0
     for part in parts:
         read.append(replace(part, odd_at=part.odd_at + length))
@@ -152,7 +146,6 @@ def read_rows(parts: Iterator[Read]) -> Read:
 
 
 def _part(cells: Cells, layout: Layout, asked: Asked) -> Read:
-    """The rows of some pages."""
     used = {name: layout.places[name] for name in asked.sources if name in layout.places}
     fields = cells.fields(used.values()) if used else {}
     for index in layout.added & fields.keys():

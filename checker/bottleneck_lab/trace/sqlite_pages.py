@@ -7,7 +7,6 @@ SQLite itself (`UnusualFileError` for a whole table, `Cells.odd` for a row), and
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 _LONGEST = 1 << 31
 _PADDING = 256
 """Bytes behind the pages of a chunk, so that no look-ahead from within them has to be tested for the end."""
@@ -57,7 +56,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         """Raises UnusualFileError for a format that is not read here, OSError when there is no reading it."""
-        self._buffers = threading.local()
+        self._buffer = np.empty(0, dtype=np.uint8)
         self._file = os.open(path, os.O_RDONLY)
         head = os.pread(self._file, 100, 0)
         if len(head) < 100 or not _is_plain(head):
@@ -107,11 +106,11 @@ class Database:
             yield Leaves(leaves.pages[some], leaves.lowest[some], leaves.highest[some])
 
     def _load(self, pages: Ints) -> Bytes:
-        """The bytes of the pages one after the other, and padding. Good until this thread loads others: fresh memory for all would take a third longer."""
+        """The bytes of the pages one after the other, and padding. Good until others are loaded: fresh memory for all would take a third longer."""
         size = len(pages) * self.page_bytes + _PADDING
-        if len(getattr(self._buffers, "data", ())) < size:
-            self._buffers.data = np.zeros(size, dtype=np.uint8)
-        data: Bytes = self._buffers.data[:size]
+        if len(self._buffer) < size:
+            self._buffer = np.zeros(size, dtype=np.uint8)
+        data: Bytes = self._buffer[:size]
         data[-_PADDING:] = 0
         view = data.data
         breaks = np.flatnonzero(np.diff(pages) != 1) + 1

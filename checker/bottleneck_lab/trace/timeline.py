@@ -241,11 +241,15 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
         dtype = DTYPES[column.name]
         given = columns.pop(column.name, None)
         if given is None:
-            given = np.full(length, DEFAULTS.get(column.name, 0), dtype=dtype)
+            given = np.broadcast_to(np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length)  # takes no memory
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")
     return sort_table(kind(**values))
+
+
+FEW_SHARE = 4
+"""Where no more than one row in so many is out of place, only those are sorted: tools write their rows nearly in order."""
 
 
 def sort_table(table: Table) -> Table:
@@ -255,10 +259,36 @@ def sort_table(table: Table) -> Table:
     if len(start) < 2:
         return table
     if _in_order(start, end):  # a column of a larger record must not keep all of it alive
-        return type(table)(
-            **{column.name: np.ascontiguousarray(getattr(table, column.name)) for column in fields(table)}
-        )
-    return take(table, np.argsort(start, kind="stable") if end is None else order_of(start, end))
+        return type(table)(**{column.name: _alone(getattr(table, column.name)) for column in fields(table)})
+    rows = _out_of_place(start)
+    if FEW_SHARE * len(rows) > len(start):
+        return take(table, np.argsort(start, kind="stable") if end is None else order_of(start, end))
+    moved = rows[np.argsort(start[rows], kind="stable") if end is None else order_of(start[rows], end[rows])]
+    return type(table)(
+        **{column.name: _exchanged(getattr(table, column.name), rows, moved) for column in fields(table)}
+    )
+
+
+def _alone(values: NDArray[Any]) -> NDArray[Any]:
+    return values if values.strides == (0,) else np.ascontiguousarray(values)
+
+
+def _exchanged(values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]) -> NDArray[Any]:
+    """With the values of the rows `moved` in the places of `rows`. Most columns are the same there, and need no copy."""
+    new = values[moved]
+    if (values[rows] == new).all():
+        return _alone(values)
+    values = values.copy()
+    values[rows] = new
+    return values
+
+
+def _out_of_place(start: Ints) -> NDArray[np.intp]:
+    """Rows that do not start later than all before them and earlier than all behind them. The others stand where any sort leaves them."""
+    stay = np.ones(len(start), dtype=bool)
+    stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
+    stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
+    return np.flatnonzero(~stay)
 
 
 def _in_order(start: Ints, end: Ints | None) -> bool:
