@@ -18,7 +18,7 @@ import numpy as np
 
 from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.kineto import assemble
-from bottleneck_lab.trace.kineto_columns import DTYPES, Columns
+from bottleneck_lab.trace.kineto_columns import Columns, renumber
 from bottleneck_lab.trace.kineto_events import decode
 from bottleneck_lab.trace.second_process import SecondProcess, fork, spawn
 from bottleneck_lab.trace.timeline import Timeline
@@ -130,9 +130,11 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
         stream = EventStream(file.read, Path(path), decode, inside=True)
         for events in stream:
             columns.add(events)
-            for table, rows in columns.take():
-                pieces.append((table, len(rows)))
-                shared.write(rows.tobytes())
+            for name, table in columns.tables.items():
+                for rows in table.pieces():
+                    pieces.append((name, len(rows)))
+                    shared.write(rows.tobytes())
+                table.clear()
     half = _Half(
         end=int(start) + stream.used_bytes,
         pieces=pieces,
@@ -158,10 +160,9 @@ def read_half(columns: Columns, shared: IO[bytes]) -> int:
     }
     shared.seek(0)
     for table, length in half.pieces:
-        rows = np.frombuffer(bytearray(shared.read(length * DTYPES[table].itemsize)), dtype=DTYPES[table])
-        for column in set(numbers) & set(rows.dtype.names or ()):
-            rows[column] = numbers[column][rows[column]]
-        columns.pieces[table].append(rows)
+        rows = columns.tables[table].room(length)
+        rows[:] = np.frombuffer(shared.read(rows.nbytes), dtype=rows.dtype)
+        renumber(rows, numbers)
     for process, thread, name in half.thread_names:
         columns.thread_names.setdefault((process, thread), name)
     columns.malformed += half.malformed

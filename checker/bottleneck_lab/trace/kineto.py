@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream, Read
-from bottleneck_lab.trace.kineto_columns import LONGEST_NS, Columns
+from bottleneck_lab.trace.kineto_columns import DTYPES, HOST_TABLES, LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto_events import decode
 from bottleneck_lab.trace.names import copy_of, is_communication, is_range
 from bottleneck_lab.trace.timeline import (
@@ -40,7 +40,7 @@ def read_kineto(read: Read, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Tim
 
 
 def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()) -> Timeline:
-    """The tables of everything that was gathered. Each table's pieces are given up as it is made, so that nothing is held twice for long."""
+    """The tables of everything that was gathered. Each table's rows are given up as it is made, so that nothing is held twice for long."""
     said = [*notes]
     if columns.malformed:
         said.append(f"{columns.malformed} malformed events were left out")
@@ -50,13 +50,10 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
     rank = _small(distributed.get("rank"))
     columns.settle()
     strings = tuple(columns.names.order)
-    ranges = _old_ranges(columns, strings)
+    rows = _taken(columns, strings)
     bad: list[int] = []
-    tables = {
-        name: _host_table(_plausible(columns.joined(name), bad), rank) for name in ("runtime", "operators", "python")
-    }
-    tables["ranges"] = _host_table(_plausible(ranges, bad), rank)
-    device = _device_table(_plausible(columns.joined("device"), bad), strings, rank)
+    tables = {name: _host_table(_plausible(rows.pop(name), bad), rank) for name in HOST_TABLES}
+    device = _device_table(_plausible(rows.pop("device"), bad), strings, rank)
     if not len(device) and not any(len(table) for table in tables.values()):
         raise CaptureError(
             f"{source.name} holds no operators, calls, ranges or device activities.",
@@ -73,14 +70,14 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
         operators=tables["operators"],
         ranges=tables["ranges"],
         python=tables["python"],
-        memory=_memory_table(columns.joined("memory"), rank),
+        memory=_memory_table(rows["memory"], rank),
         threads=_threads(columns, rank),
         devices=_devices(metadata, device, rank),
         world_size=_small(distributed.get("world_size")),
         emulated=any(strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()),
         notes=tuple(said),
         facts=_facts(metadata),
-        matrix=_matrix_table(columns.joined("matrix"), rank),
+        matrix=_matrix_table(rows["matrix"], rank),
     )
 
 
@@ -106,18 +103,15 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
     return rows[~bad] if dropped[-1] else rows
 
 
-def _old_ranges(columns: Columns, strings: tuple[str, ...]) -> NDArray[Any]:
-    """The ranges; old traces write some of them as operators, where their names tell."""
+def _taken(columns: Columns, strings: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The rows of every table. Old traces write some ranges as operators, where their names tell."""
     named = np.array([is_range(name) for name in strings], dtype=bool)
-    if not named.any():
-        return columns.joined("ranges")
-    operators = columns.pieces["operators"]
-    for i, rows in enumerate(operators):
-        is_one = named[rows["name"]]
-        if is_one.any():
-            columns.pieces["ranges"].append(rows[is_one])
-            operators[i] = rows[~is_one]
-    return columns.joined("ranges")
+    operators = columns.tables["operators"].taken()
+    is_range_row = named[operators["name"]] if named.any() else named
+    if is_range_row.any():
+        columns.tables["ranges"].add(operators[is_range_row])
+        operators = operators[~is_range_row]
+    return {"operators": operators} | {name: columns.tables[name].taken() for name in DTYPES if name != "operators"}
 
 
 def _host_table(rows: NDArray[Any], rank: int) -> HostTable:

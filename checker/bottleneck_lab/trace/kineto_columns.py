@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -39,6 +39,9 @@ MEMORY = np.dtype(
     [("start", "i8"), ("bytes", "i8"), ("allocated", "i8"), ("reserved", "i8"), ("device", "i4"), ("thread", "i4")]
 )
 MATRIX = np.dtype([("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")])
+BLOCK_ROWS = 1 << 15
+"""A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over the memory."""
+
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
 DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "matrix": MATRIX}
 
@@ -87,6 +90,54 @@ def _thread(key: tuple[Any, Any]) -> tuple[str, str]:
     return str(key[0]), str(key[1])
 
 
+class Rows:
+    """The rows of one table, gathered in blocks."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._full: list[NDArray[Any]] = []
+        self._block = np.empty(0, dtype=dtype)
+        self._used = 0
+
+    def room(self, length: int) -> NDArray[Any]:
+        """So many further rows, which the caller fills in."""
+        if self._used + length > len(self._block):
+            self._full = self.pieces()
+            self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._block.dtype)
+            self._used = 0
+        self._used += length
+        return self._block[self._used - length : self._used]
+
+    def add(self, rows: NDArray[Any]) -> None:
+        self.room(len(rows))[:] = rows
+
+    def pieces(self) -> list[NDArray[Any]]:
+        """All rows, in order; they may be changed."""
+        return [*self._full, self._block[: self._used]]
+
+    def clear(self) -> None:
+        self._full = []
+        self._used = 0
+
+    def taken(self) -> NDArray[Any]:
+        """All rows, which are given up block by block as they are copied."""
+        pieces = self.pieces()[::-1]
+        rows = np.empty(sum(map(len, pieces)), dtype=self._block.dtype)
+        self.clear()
+        self._block = self._block[:0].copy()
+        filled = 0
+        while pieces:
+            piece = pieces.pop()
+            rows[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return rows
+
+
+def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:
+    """Puts new numbers in the place of old ones; `numbers` has, for some columns, the new number by the old one."""
+    for column in set(numbers) & set(rows.dtype.names or ()):
+        rows[column] = numbers[column][rows[column]]
+
+
 class Columns:
     """Gathers the columns of a trace piece by piece. Threads are numbered by (process, thread), both as text."""
 
@@ -94,7 +145,7 @@ class Columns:
         self.names = Numbers(str)
         self.threads = Numbers(_thread)
         self.thread_names: dict[tuple[str, str], str] = {}
-        self.pieces: dict[str, list[NDArray[Any]]] = {table: [] for table in DTYPES}
+        self.tables = {table: Rows(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
         self.overhead_ns = 0
         self._parsed = _Parsed()
@@ -109,17 +160,17 @@ class Columns:
             groups[event.table].append(event)
         for table in HOST_TABLES:
             if groups[table]:
-                self.pieces[table].append(self._spans(groups[table], table == "runtime"))
-        matrix = [e for e in groups["operators"] if e.name in COUNTED and e.args.dims]
+                self._spans(groups[table], self.tables[table].room(len(groups[table])), table == "runtime")
+        matrix = [e for e in groups["operators"] if e.args.dims and e.name in COUNTED]
         if matrix:
-            self.pieces["matrix"].append(self._matrix(matrix))
+            self.tables["matrix"].add(self._matrix(matrix))
         if groups["device"]:
-            self.pieces["device"].append(self._activities(groups["device"]))
+            self._activities(groups["device"], self.tables["device"].room(len(groups["device"])))
         if groups["overhead"]:
             self.overhead_ns += int(_to_ns([e.dur for e in groups["overhead"]]).clip(0, LONGEST_NS).sum())
         memory = [e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None]
         if memory:
-            self.pieces["memory"].append(self._memory(memory))
+            self._memory(memory, self.tables["memory"].room(len(memory)))
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label
@@ -127,23 +178,9 @@ class Columns:
     def settle(self) -> None:
         """Numbers names and threads alphabetically, so that the rows are the same however the file was cut into pieces. Nothing is added after this."""
         new = {"name": self.names.sort(), "thread": self.threads.sort()}
-        for pieces in self.pieces.values():
-            for rows in pieces:
-                for column in set(new) & set(rows.dtype.names or ()):
-                    rows[column] = new[column][rows[column]]
-
-    def joined(self, table: str) -> NDArray[Any]:
-        """All rows of a table; the pieces are given up."""
-        pieces = self.pieces[table]
-        rows = np.concatenate(pieces) if pieces else np.empty(0, dtype=DTYPES[table])
-        pieces.clear()
-        return rows
-
-    def take(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Every piece so far, with its table; they are given up."""
-        for table, pieces in self.pieces.items():
-            yield from ((table, rows) for rows in pieces)
-            pieces.clear()
+        for table in self.tables.values():
+            for rows in table.pieces():
+                renumber(rows, new)
 
     def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
         """Dictionaries → events. What cannot be read as an event is counted, and said in the notes."""
@@ -155,18 +192,15 @@ class Columns:
                 self.malformed += 1
         return good
 
-    def _spans(self, events: list[Any], is_call: bool) -> NDArray[Any]:
-        rows = np.empty(len(events), dtype=SPAN)
+    def _spans(self, events: list[Any], rows: NDArray[Any], is_call: bool) -> None:
         names, threads = self.names, self.threads
         rows["start"] = _to_ns([event.ts for event in events])
         rows["duration"] = _to_ns([event.dur for event in events])
         rows["name"] = [names[event.name] for event in events]
         rows["thread"] = [threads[event.pid, event.tid] for event in events]
         rows["correlation"] = _integers([event.args.correlation for event in events]) if is_call else _external(events)
-        return rows
 
-    def _activities(self, events: list[Any]) -> NDArray[Any]:
-        rows = np.empty(len(events), dtype=DEVICE)
+    def _activities(self, events: list[Any], rows: NDArray[Any]) -> None:
         names, parsed = self.names, self._parsed
         args = [event.args for event in events]
         rows["start"] = _to_ns([event.ts for event in events])
@@ -181,7 +215,6 @@ class Columns:
         rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
         rows["block"] = np.clip(_integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30)
         rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
-        return rows
 
     def _matrix(self, events: list[Any]) -> NDArray[Any]:
         rows = []
@@ -195,8 +228,7 @@ class Columns:
                 rows.append((external, work.flop, work.moved_bytes, self.names[event.name], work.precision))
         return np.array(rows, dtype=MATRIX)
 
-    def _memory(self, events: list[Any]) -> NDArray[Any]:
-        rows = np.empty(len(events), dtype=MEMORY)
+    def _memory(self, events: list[Any], rows: NDArray[Any]) -> None:
         args = [event.args for event in events]
         rows["start"] = _to_ns([event.ts for event in events])
         rows["bytes"] = _integers([arg.changed for arg in args])
@@ -204,14 +236,12 @@ class Columns:
         rows["reserved"] = _integers([arg.reserved for arg in args])
         rows["device"] = _integers([arg.memory_device if arg.memory_kind else -1 for arg in args])
         rows["thread"] = [self.threads[event.pid, event.tid] for event in events]
-        return rows
 
 
 def _external(events: list[Any]) -> NDArray[np.int64]:
     """The number that joins an operator to the work of the device; old traces write its key without a capital."""
-    return np.maximum(
-        _integers([event.args.external for event in events]), _integers([event.args.external_old for event in events])
-    )
+    args = [event.args for event in events]
+    return _integers([arg.external if arg.external > arg.external_old else arg.external_old for arg in args])
 
 
 def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
