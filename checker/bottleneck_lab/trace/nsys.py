@@ -37,7 +37,7 @@ from bottleneck_lab.trace.nsys_rows import (
     read_rows,
     sources_of,
 )
-from bottleneck_lab.trace.nsys_shared import Place, Shared, give, place_of, taken
+from bottleneck_lab.trace.nsys_shared import Place, Shared, end, give, place_of, taken
 from bottleneck_lab.trace.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.timeline import (
     DeviceInfo,
@@ -328,7 +328,7 @@ def read_from_the_end(shared: IO[bytes], path: str) -> None:
             if not taken(shared, place):
                 break
             give(shared, place, read())
-    shared.flush()
+    end(shared)
 
 
 def _read(report: _Report, source: Path) -> Timeline:

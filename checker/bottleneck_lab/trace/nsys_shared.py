@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from bottleneck_lab.trace.nsys_rows import Read
-from bottleneck_lab.trace.second_process import Work, fork, spawn
+from bottleneck_lab.trace.second_process import SecondProcess, Work, fork, spawn
 from bottleneck_lab.trace.sqlite_pages import Leaves
+
+_AT_WORK = 0
+"""The byte that the first process keeps locked until it needs the other one's rows. No page has this number."""
 
 Place = tuple[str, int]
 """Some pages: their table and the first of them."""
@@ -38,13 +41,25 @@ def give(shared: IO[bytes], place: Place, read: Read) -> None:
     pickle.dump((place, read), shared, protocol=5)
 
 
+def end(shared: IO[bytes]) -> None:
+    """The other process ends when the first one comes to what it has taken: until then that must not look free."""
+    shared.flush()
+    fcntl.lockf(shared, fcntl.LOCK_EX, 1, _AT_WORK)
+
+
 class Shared:
     """The first process's side. `work` is what the other one does: it is called with the shared file and the path."""
 
     def __init__(self, work: Work, path: Path) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # `close` does
-        self._process = fork(work, self._file, str(path)) or spawn(work, self._file, str(path))
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _AT_WORK)
+        self._process = fork(work, self._file, str(path)) or self._spawned(work, path)
         self._given: dict[Place, Read] | None = None
+
+    def _spawned(self, work: Work, path: Path) -> SecondProcess:
+        self._file.seek(0)  # a fork that was ended at once may have written
+        self._file.truncate()
+        return spawn(work, self._file, str(path))
 
     def given(self, place: Place) -> Read | None:
         """What the other process read there; None where this one is to read."""
@@ -55,6 +70,7 @@ class Shared:
         return self._given.pop(place, None)
 
     def _waited_for(self) -> dict[Place, Read]:
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _AT_WORK)
         if self._process.wait() != 0:
             return {}
         size = self._file.seek(0, 2)

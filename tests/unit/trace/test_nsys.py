@@ -1,16 +1,22 @@
 """Reading nsys' SQLite exports of both generations, made here row by row."""
 
+import os
+import signal
 import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import Kind, load, nsys
+from bottleneck_lab.trace import HostTable, Kind, load, nsys, nsys_shared, sqlite_pages
 from bottleneck_lab.trace.nsys_rows import Asked
 from bottleneck_lab.trace.sqlite_pages import UnusualFileError
+from bottleneck_lab.trace.timeline import make_table
 
 PID, TID = 77, 78
 GLOBAL_PID = PID << 24
@@ -163,6 +169,89 @@ def test_pages_and_sql_read_the_same(tmp_path, monkeypatch):
             assert (
                 getattr(getattr(by_pages, table), column).tolist() == getattr(getattr(by_sql, table), column).tolist()
             )
+
+
+COLUMNS = ("start", "end", "name", "rank", "thread", "correlation")
+
+
+@pytest.fixture
+def shared_reading(monkeypatch):
+    """Files are read by two processes, and many parts are made of them. How many the other one read each time."""
+    read = []
+    real = nsys_shared.Shared._waited_for
+
+    def waited_for(shared):
+        found = real(shared)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(nsys_shared.Shared, "_waited_for", waited_for)
+    monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", 4096)
+    return read
+
+
+def large_export(path):
+    export(path, "3.25")
+    with closing(sqlite3.connect(path)) as db, db:
+        names = [row[1] for row in db.execute("PRAGMA table_info(NVTX_EVENTS)")]
+        row = dict.fromkeys(names) | {"eventType": 59, "globalTid": GLOBAL_TID}
+        rows = [
+            row | {"start": n * 100 // 7, "end": n * 100 // 7 + 50 + n % 3, "text": f"aten::op{n % 5}, seq = {n}"}
+            for n in range(3000)
+        ]
+        marks = ", ".join("?" * len(names))
+        db.executemany(f"INSERT INTO NVTX_EVENTS VALUES ({marks})", [[*row.values()] for row in rows])
+    return path
+
+
+def host_rows(timeline):
+    return {
+        table: {column: getattr(getattr(timeline, table), column).tolist() for column in COLUMNS}
+        for table in ("runtime", "ranges", "operators")
+    }
+
+
+def test_two_processes_read_what_one_reads(tmp_path, monkeypatch, shared_reading):
+    path = large_export(tmp_path / "x.sqlite")
+    real = nsys.read_part
+
+    def slow(*part):
+        time.sleep(0.005)
+        return real(*part)
+
+    monkeypatch.setattr(nsys, "read_part", slow)
+    both = load(path)
+    monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 1 << 30)
+    alone = load(path)
+    assert len(alone.operators) >= 3000
+    assert host_rows(both) == host_rows(alone)
+    assert both.strings == alone.strings
+    assert len(shared_reading) == 1
+    assert shared_reading[0] > 5
+
+
+@pytest.mark.parametrize("failing", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_what_another_process_that_died_had_taken_is_read(tmp_path, monkeypatch, shared_reading, failing):
+    path = large_export(tmp_path / "x.sqlite")
+    this = os.getpid()
+    monkeypatch.setattr(nsys, "give", lambda *_: time.sleep(0.1) if os.getpid() == this else failing())
+    assert len(load(path).operators) >= 3000
+    assert not any(shared_reading)
+
+
+def test_rows_that_are_nearly_in_order_are_put_in_order():
+    generator = np.random.default_rng(1)
+    for _ in range(200):
+        start = np.sort(generator.integers(0, 2000, 300))
+        at = generator.integers(0, 300, 6)
+        start[at] += generator.integers(-40, 40, 6)
+        end = start + generator.integers(0, 9, 300)
+        found = make_table(HostTable, 300, start=start, end=end, name=np.arange(300))
+        order = np.lexsort((np.arange(300), -end, start))
+        assert found.name.tolist() == order.tolist()
+        assert (found.start.tolist(), found.end.tolist()) == (start[order].tolist(), end[order].tolist())
 
 
 def refused():
