@@ -26,6 +26,9 @@ from bottleneck_lab.trace.timeline import Timeline
 HEAD_START_BYTES = 32 << 20
 """What the first process has decoded before a fresh interpreter has started."""
 
+WRITTEN_TOGETHER = 64
+"""Pieces of the trace whose rows are written at once: some megabytes."""
+
 _BETWEEN = b"\n  },\n"
 _LENGTH_BYTES = 8
 
@@ -122,19 +125,17 @@ class _Reader:
 
 
 def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
-    """The other process: decodes from `start` to the end of the events. Rows are written as they are found, so that little memory is needed."""
+    """The other process: decodes from `start` to the end of the events. Rows are written as they come, so that little memory is needed."""
     columns = Columns()
-    pieces = []
+    pieces: list[tuple[str, int]] = []
     with Path(path).open("rb") as file:
         file.seek(int(start))
         stream = EventStream(file.read, Path(path), decode, inside=True)
-        for events in stream:
+        for number, events in enumerate(stream, 1):
             columns.add(events)
-            for name, table in columns.tables.items():
-                for rows in table.pieces():
-                    pieces.append((name, len(rows)))
-                    shared.write(rows.tobytes())
-                table.clear()
+            if number % WRITTEN_TOGETHER == 0:
+                pieces += _written(columns, shared)
+    pieces += _written(columns, shared)
     half = _Half(
         end=int(start) + stream.used_bytes,
         pieces=pieces,
@@ -147,6 +148,17 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
     packed = msgspec.msgpack.encode(half)
     shared.write(packed + len(packed).to_bytes(_LENGTH_BYTES, "little"))
     shared.flush()
+
+
+def _written(columns: Columns, shared: IO[bytes]) -> list[tuple[str, int]]:
+    """Writes all rows and gives them up; says how many of which table."""
+    pieces = []
+    for name, table in columns.tables.items():
+        for rows in table.pieces():
+            pieces.append((name, len(rows)))
+            shared.write(rows.tobytes())
+        table.clear()
+    return pieces
 
 
 def read_half(columns: Columns, shared: IO[bytes]) -> int:
