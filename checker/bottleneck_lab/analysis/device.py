@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -117,9 +118,13 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
             table = cpu_rows(timeline, host)
             mine = np.ones(len(table), dtype=bool)
         for device in _working(table, mine):
-            chosen = np.flatnonzero(mine & (table.device == device))
-            rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
-            yield _device_time(rank, device, rows, host, window)
+            yield _device_time(rank, device, _rows(table, mine & (table.device == device)), host, window)
+        del host  # before the next rank's is made
+
+
+def _rows(table: DeviceTable, chosen: NDArray[np.bool_]) -> DeviceRows:
+    rows = np.flatnonzero(chosen)
+    return DeviceRows(*(getattr(table, column)[rows] for column in DeviceRows._fields))
 
 
 def _working(table: DeviceTable, mine: NDArray[np.bool_]) -> list[int]:
@@ -146,7 +151,7 @@ def _covered(rows: DeviceRows, window: Window, *kinds: Kind) -> iv.Intervals:
 
 def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
     """What became of each device's time, summed up: one entry a device and rank, in order."""
-    return [_use(timeline, time) for time in find_device_times(timeline)]
+    return [*map(partial(_use, timeline), find_device_times(timeline))]  # which keeps none while the next is made
 
 
 def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:

@@ -35,7 +35,7 @@ class Tree:
         return total
 
 
-def nest(start: Ints, end: Ints, thread: SmallInts) -> Tree:
+def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
     """The call tree of rows that are in order. Every thread has its own number, whatever its rank, and is nested by itself.
 
     The depth of a row is the number of rows of its thread that began before it and have not ended; its parent is the latest row one level up.
@@ -44,27 +44,29 @@ def nest(start: Ints, end: Ints, thread: SmallInts) -> Tree:
     for number in np.flatnonzero(np.bincount(thread)).tolist():
         rows = np.flatnonzero(thread == number).astype(np.int32)
         begin = start[rows]
-        stop = np.maximum(end[rows], begin + 1)
+        stop = end[rows]
+        np.maximum(stop, begin + 1, out=stop)
         stop.sort()
+        ended = np.searchsorted(stop, begin, side="right")
+        del begin, stop
         own = np.arange(len(rows), dtype=np.int32)
-        own -= np.searchsorted(stop, begin, side="right").astype(np.int32)
-        del stop
+        np.subtract(own, ended, out=own, casting="unsafe")
+        del ended
         depth[rows] = own
-        del begin
         above = _parents(own)
         parent[rows] = np.where(above >= 0, rows[above], -1)
-    return Tree(parent, _narrow(depth))
+    return Tree(parent, narrow(depth))
 
 
-def _narrow(depth: SmallInts) -> NDArray[Any]:
-    """In the fewest bytes: up to two, numbers are sorted in one pass for each."""
-    return depth.astype(np.min_scalar_type(int(depth.max(initial=0))))
+def narrow(numbers: SmallInts) -> NDArray[Any]:
+    """Numbers from 0 on in the fewest bytes: up to two, they are sorted in one pass for each."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 def _parents(depth: SmallInts) -> SmallInts:
     """The nearest row before each that is one level up."""
     parent = np.full(len(depth), -1, dtype=np.int32)
-    order = np.argsort(_narrow(depth), kind="stable").astype(np.int32)
+    order = np.argsort(narrow(depth), kind="stable").astype(np.int32)
     levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
     for above, rows in itertools.pairwise(levels):
         parent[rows] = above[np.searchsorted(above, rows) - 1]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.nesting import Tree, nest
+from bottleneck_lab.analysis.nesting import Tree, narrow, nest
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
 
@@ -66,8 +66,9 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
     start, end = (np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end"))
     order = order_of(start, end)
-    start, end = start[order], end[order]
-    thread = np.concatenate([part.thread for part in parts])[order]
+    start = start[order]
+    end = end[order]
+    thread = narrow(np.concatenate([part.thread for part in parts]))[order]
     layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
     place = np.empty(len(order), dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)

@@ -197,9 +197,10 @@ class Timeline:
         return min(int(t.start[0]) for t in tables), max(int(t.end.max()) for t in tables)
 
     @cached_property
-    def launched_by(self) -> NDArray[np.intp]:
+    def launched_by(self) -> SmallInts:
         """Of every device row the runtime call that launched it, -1 where none was recorded."""
-        return join_rows(self.runtime.correlation, self.runtime.rank, self.device.correlation, self.device.rank)
+        calls, work = self.runtime, self.device
+        return join_rows(calls.correlation, calls.rank, work.correlation, work.rank).astype(np.int32)
 
     @cached_property
     def launching(self) -> NDArray[np.bool_]:
