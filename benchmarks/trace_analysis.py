@@ -15,6 +15,7 @@ nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes)
 from __future__ import annotations
 
 import argparse
+import compileall
 import copy
 import gzip
 import importlib.util
@@ -145,6 +146,12 @@ def resident(pid: int) -> int:
     return own + sum(resident(int(child)) for child in children)
 
 
+def compile_ours() -> None:
+    """As pip does with what it installs, the peer included: a source tree may have been kept from it (PYTHONDONTWRITEBYTECODE)."""
+    package = Path(importlib.util.find_spec("bottleneck_lab").origin).parent
+    compileall.compile_dir(package, quiet=1)
+
+
 def peer_python(folder: Path) -> Path:
     """The interpreter of an environment that has the peer."""
     python = folder / "bin" / "python"
@@ -206,6 +213,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lab-bench-") as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
+        compile_ours()
         peer = None if options.no_peer else peer_python(options.peer_venv or Path(folder) / "peer")
         rows = [compare_at(size, options, work, peer) for size in options.megabytes]
         rows += [compare_at(size, options, work, None) for size in options.alone]
