@@ -277,7 +277,7 @@ def _alone(values: NDArray[Any]) -> NDArray[Any]:
 def _exchanged(values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]) -> NDArray[Any]:
     """With the values of the rows `moved` in the places of `rows`. Most columns are the same there, and need no copy."""
     new = values[moved]
-    if (values[rows] == new).all():
+    if values.strides == (0,) or (values[rows] == new).all():
         return _alone(values)
     values = values.copy()
     values[rows] = new
@@ -319,7 +319,14 @@ def take(table: Table, rows: Any) -> Table:
     """The table of the given rows: indices, a slice or a mask. Where the mask leaves nothing out, it is the table itself."""
     if getattr(rows, "dtype", None) == np.bool_ and rows.all():
         return table
-    return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
+    length = len(table.start[rows])
+    return type(table)(
+        **{
+            column.name: np.broadcast_to(values[:1], length) if values.strides == (0,) else values[rows]
+            for column in fields(table)
+            for values in [getattr(table, column.name)]
+        }
+    )
 
 
 def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, int]]:
@@ -347,8 +354,14 @@ def concatenate(tables: list[Table]) -> Table:
     filled = [table for table in tables if len(table)] or tables[:1]
     if len(filled) == 1:
         return filled[0]
-    columns = {c.name: np.concatenate([getattr(t, c.name) for t in filled]) for c in fields(kind)}
-    return sort_table(kind(**columns))
+    return sort_table(kind(**{c.name: _end_to_end([getattr(t, c.name) for t in filled]) for c in fields(kind)}))
+
+
+def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """One column of several. Where all hold one value, as what was not recorded does, so does it, and takes no memory."""
+    if all(part.strides == (0,) for part in parts) and len({part[:1].tobytes() for part in parts}) == 1:
+        return np.broadcast_to(parts[0][:1], sum(map(len, parts)))
+    return np.concatenate(parts)
 
 
 def empty_timeline(source: str, format_: str) -> Timeline:
