@@ -20,7 +20,7 @@ STD = [0.229, 0.224, 0.225]
 
 def preprocess(jpeg):
     image = Image.open(io.BytesIO(jpeg))
-    image.draft("RGB", (464, 464))
+    image.draft("RGB", (232, 232))
     image = F.center_crop(F.resize(image.convert("RGB"), [232]), [224, 224])
     return F.normalize(F.to_tensor(image), MEAN, STD).unsqueeze(0)
 
