@@ -34,8 +34,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PEER = "traceinsight==0.6.1"
 
 OURS = """
-import sys, json, resource
+import sys, json
 from bottleneck_lab import load, summarise
+from bottleneck_lab.trace.allocator import keep_freed
+keep_freed()  # as `lab report` does
 summary = summarise(load(sys.argv[1]))
 print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
 """

@@ -26,7 +26,8 @@ First = TypeVar("First")
 Other = TypeVar("Other")
 
 SCHEMA = 1
-LARGE_EVENTS = 500_000
+LARGE_EVENTS = 5_000_000
+"""From here on both sides are summed up at once. With 2.8 million events that gained an eighth of the time, for a third more memory: not worth it."""
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -64,7 +64,9 @@ class Subject:
     def timeline(self) -> Timeline:
         """All ranks together. Raises CaptureError when a trace cannot be read."""
         from bottleneck_lab.trace import load, merge_ranks
+        from bottleneck_lab.trace.allocator import keep_freed
 
+        keep_freed()
         return merge_ranks([load(path) for path in self.traces])
 
     def attempts(self) -> list[Verdict]:

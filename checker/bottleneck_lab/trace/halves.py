@@ -7,15 +7,14 @@ Otherwise reading goes on in one process.
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import msgspec
 import numpy as np
 
+from bottleneck_lab.trace.allocator import give_back
 from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.kineto import assemble
 from bottleneck_lab.trace.kineto_columns import Columns, renumber
@@ -66,12 +65,6 @@ def load_in_halves(path: Path) -> Timeline:
         timeline = assemble(columns, stream.metadata, path, stream.notes)
         give_back()
         return timeline
-
-
-def give_back() -> None:
-    """Hands freed memory back to the system. Without it glibc keeps the holes that millions of short-lived events left: several times what the tables take."""
-    with suppress(OSError, AttributeError):  # another C library has no such call
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _start(file: IO[bytes], path: Path, shared: IO[bytes]) -> tuple[SecondProcess, int] | None:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.allocator import give_back
 from bottleneck_lab.trace.external import find_tool, run_tool
-from bottleneck_lab.trace.halves import give_back
 from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
