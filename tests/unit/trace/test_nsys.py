@@ -213,6 +213,7 @@ def host_rows(timeline):
     }
 
 
+@pytest.mark.alone
 def test_two_processes_read_what_one_reads(tmp_path, monkeypatch, shared_reading):
     path = large_export(tmp_path / "x.sqlite")
     real = nsys.read_part
@@ -232,6 +233,7 @@ def test_two_processes_read_what_one_reads(tmp_path, monkeypatch, shared_reading
     assert shared_reading[0] > 5
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("failing", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)])
 def test_what_another_process_that_died_had_taken_is_read(tmp_path, monkeypatch, shared_reading, failing):
     path = large_export(tmp_path / "x.sqlite")

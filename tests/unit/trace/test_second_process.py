@@ -53,6 +53,7 @@ def importable(monkeypatch):
         monkeypatch.setattr(work, "__module__", Path(__file__).stem)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", [fork, spawn])
 def test_it_works_or_fails_in_a_process_of_its_own(importable, way):
     with tempfile.TemporaryFile() as shared:
