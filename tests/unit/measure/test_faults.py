@@ -167,7 +167,7 @@ STOPPED = [
 
 @pytest.mark.parametrize(("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-"))
 def test_stopped(bench, slug, who, phase, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.process.END_S", 1.0)  # the supervisor is stopped too, and is killed after that
+    monkeypatch.setattr("bottleneck_lab.measure.process.END_S", 1.0)  # the supervisor is stopped as well
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
