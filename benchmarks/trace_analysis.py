@@ -169,7 +169,7 @@ def plot(rows: list[dict], path: Path) -> None:
 
     width, height, pad = 420, 300, 50
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * width}" height="{height}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * width + 80}" height="{height}" font-family="sans-serif" font-size="12">'
     ]
     for panel, (key, title) in enumerate((("wall_s", "wall time, s"), ("peak_mb", "peak memory, MB"))):
         points = [
