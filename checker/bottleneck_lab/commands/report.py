@@ -41,7 +41,9 @@ def command(
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
     from bottleneck_lab.commands.ui import say
+    from bottleneck_lab.trace.allocator import keep_freed
 
+    keep_freed()
     subject = recorded_subject(recorded) if recorded else find_subject(capture)
     if html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
@@ -64,9 +66,7 @@ class Subject:
     def timeline(self) -> Timeline:
         """All ranks together. Raises CaptureError when a trace cannot be read."""
         from bottleneck_lab.trace import load, merge_ranks
-        from bottleneck_lab.trace.allocator import keep_freed
 
-        keep_freed()
         return merge_ranks([load(path) for path in self.traces])
 
     def attempts(self) -> list[Verdict]:

@@ -24,7 +24,7 @@ def _processes() -> Iterator[tuple[int, int]]:
     """Every process of this machine and its parent; the youngest first, for they may be gone in a moment, leaving another behind."""
     for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):  # noqa: PTH208 - no pathlib
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - no pathlib
                 yield pid, int(file.read().rpartition(b")")[2].split()[1])
         except OSError:  # it has ended meanwhile
             continue
@@ -78,7 +78,7 @@ def end_all() -> None:
 def _leave(group: str) -> None:
     """Out of the worker's control group, which is stopped, limited and charged."""
     try:
-        with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123
+        with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123 - no pathlib
             file.write("0")
     except OSError:
         pass

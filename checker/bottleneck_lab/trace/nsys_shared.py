@@ -51,7 +51,7 @@ class Shared:
     """The first process's side. `work` is what the other one does: it is called with the shared file and the path."""
 
     def __init__(self, work: Work, path: Path) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # `close` does
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _AT_WORK)
         self._process = fork(work, self._file, str(path)) or self._spawned(work, path)
         self._given: dict[Place, Read] | None = None
