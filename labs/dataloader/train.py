@@ -10,6 +10,11 @@ from PIL import Image, ImageEnhance
 from torch.utils.data import DataLoader, Dataset
 
 
+def read(path):
+    """A photograph's pixels, uint8 H×W×3."""
+    return np.array(Image.open(path).convert("RGB"))
+
+
 class Photographs(Dataset):
     """Training samples: a random crop of the photograph, perhaps mirrored, with brightness, contrast and saturation jittered."""
 
@@ -20,7 +25,7 @@ class Photographs(Dataset):
         path, label = self.files[sample.index]
         draw = recipe.augmentation(sample.seed, sample.epoch, sample.index)
 
-        image = Image.open(path).convert("RGB")
+        image = Image.fromarray(read(path))
         image = image.resize(recipe.resized(*image.size), Image.Resampling.BILINEAR)
         left, top = recipe.crop_corner(*image.size, draw)
         image = image.crop((left, top, left + recipe.CROP, top + recipe.CROP))

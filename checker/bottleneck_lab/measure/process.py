@@ -94,12 +94,12 @@ def _no_namespaces_below() -> list[str]:
 
 
 def _python_folders() -> list[str]:
-    package = Path(__file__).resolve().parents[1]
+    imported_from = Path(__file__).resolve().parents[2]  # site-packages, or the `checker` of a checkout
     found = {
         sys.prefix,
         sys.base_prefix,
         sysconfig.get_path("purelib"),
-        str(package),
+        str(imported_from),
         str(Path(sys.executable).resolve().parent.parent),
         # What `pip install --user` or a .pth file adds lies outside the prefix.
         *(folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")),
