@@ -20,9 +20,10 @@ from pathlib import Path
 
 import psutil
 
-from bottleneck_lab.measure import supervisor
+from bottleneck_lab.measure import init, supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.janitor import Janitor, adopt_orphans
+from bottleneck_lab.measure.namespace import Namespace, Silent
 from bottleneck_lab.measure.seccomp import refuse_calls
 
 _SYSTEM = [
@@ -135,9 +136,15 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
 
 
-def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool) -> list[str]:
-    """A command line with bubblewrap around it, where there is one."""
-    return [*(_sandbox(paths, memory_bytes, gpu) if bubblewrap() else []), *command]
+def sandboxed(
+    command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool, namespace: Namespace | None = None
+) -> list[str]:
+    """A command line with bubblewrap around it, where there is one; with `namespace`, under a first process that takes orders."""
+    if bubblewrap() is None:
+        return command
+    first = [sys.executable, "-I", "-S", init.__file__, str(namespace.fileno())] if namespace else []
+    *sandbox, end = _sandbox(paths, memory_bytes, gpu)
+    return [*sandbox, *(["--as-pid-1"] if first else []), end, *first, *command]
 
 
 def shown(path: Path, readable: list[Path]) -> bool:
@@ -194,15 +201,16 @@ def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, 
     return prepare
 
 
-def _isolation(cgroup: Cgroup | None, limits: Limits) -> dict[str, str]:
+def _isolation(cgroup: Cgroup | None, namespace: Namespace | None, limits: Limits) -> dict[str, str]:
     """What holds a worker, as a verdict says it."""
+    without = "stopped by the sandbox's first process" if namespace else "followed one by one"
     return {
         "sandbox": "bubblewrap: no network, read-only system, private /tmp"
         if bubblewrap()
         else "none: install bubblewrap for isolation",
         "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
         if cgroup
-        else "none: processes are followed one by one",
+        else f"none: processes are {without}",
         "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
     }
 
@@ -233,11 +241,13 @@ class Worker:
         self._cgroup = Cgroup.create(limits.memory_bytes, limits.processes)
         if self._cgroup is not None:
             janitor.follow_group(self._cgroup.path)
+        self._namespace = Namespace() if bubblewrap() else None
         self._frozen: list[psutil.Process] = []
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
         self._janitor = janitor
-        command = sandboxed([sys.executable, "-I", "-u", "-m", module, *arguments], paths, limits.memory_bytes, gpu=gpu)
+        command = [sys.executable, "-I", "-u", "-m", module, *arguments]
+        command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, namespace=self._namespace)
         supervised, self._lifeline = janitor.lifeline()
         above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
         # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
@@ -249,18 +259,20 @@ class Worker:
             stderr=subprocess.STDOUT,
             env=worker_environment(paths, threads),
             cwd=paths.scratch,
-            pass_fds=[*pass_fds, supervised],
+            pass_fds=[*pass_fds, supervised, *([self._namespace.fileno()] if self._namespace else [])],
             preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread
         )
         janitor.leave_time(self.process.pid)
         os.close(output)
         os.close(supervised)
+        if self._namespace is not None:
+            self._namespace.started()
         if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
             self._cgroup.remove()
             self._cgroup = None
         self.started = time.monotonic()
         self._handle = psutil.Process(self.process.pid)
-        self.isolation = _isolation(self._cgroup, limits)
+        self.isolation = _isolation(self._cgroup, self._namespace, limits)
 
     def tree(self) -> list[psutil.Process]:
         """Everything that came of the worker and is not waited for yet, whosever child it is now. The supervisor is ours and not among it."""
@@ -273,32 +285,51 @@ class Worker:
         """Stops every process of the worker, so that nothing it left running can slow or help another measurement; False where some go on."""
         if self._cgroup is not None:
             return self._cgroup.freeze(True, FREEZE_S)
+        if self._namespace is not None:
+            try:
+                still = self._namespace.stop(FREEZE_S)
+            except Silent:
+                still = self._stopped_from_outside()
+        else:
+            still = self._stop_one_by_one()
+        self._frozen_at = (time.monotonic(), self._on_cpu_s() if self._namespace is None else 0.0)
+        return still
+
+    def _stop_one_by_one(self) -> bool:
+        """The same by what is seen of it: who is always another process is not caught, and for the others one is not waited for ever."""
         seen: set[int] = set()
-        while new := [process for process in self.tree() if process.pid not in seen]:
+        end = time.monotonic() + FREEZE_S
+        while (new := [process for process in self.tree() if process.pid not in seen]) and time.monotonic() < end:
             for process in new:
                 seen.add(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.suspend()
                     self._frozen.append(process)
-        end = time.monotonic() + FREEZE_S
         while not (still := self.states() <= _AT_REST) and time.monotonic() < end:
             time.sleep(0.001)
-        self._frozen_at = (time.monotonic(), self._on_cpu_s())
-        return still
+        return still and not new
+
+    def _stopped_from_outside(self) -> bool:
+        """Whether somebody has stopped the sandbox with its first process, which nobody in it can."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = [process for sandbox in self._handle.children() for process in sandbox.children()]
+            return bool(first) and all(process.status() == psutil.STATUS_STOPPED for process in [*first, *self.tree()])
+        return False
 
     def states(self) -> set[str]:
         """What its threads are in, as letters of ps(1)."""
         return {status.rpartition(")")[2].split()[0] for status in self._of_threads("stat")}
 
     def ran_while_frozen(self) -> bool:
-        """Whether a stopped worker used CPU all the same, again and again. A signal can be undone (by a timer, or a sibling), a frozen group cannot.
+        """Whether a stopped worker used CPU all the same, again and again. A signal can be undone (by a sibling), a frozen group cannot.
 
-        Once or twice may be a child that was born while its family was being stopped.
+        Once or twice may be a child that was born while its family was being stopped, or a call of the kernel that has come to its end.
         """
         if self._frozen_at is None:
             return False
         began, cpu_s = self._frozen_at
-        if self._on_cpu_s() - cpu_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
+        ran_s, changed = self._broken() if self._namespace else (self._on_cpu_s() - cpu_s, False)
+        if changed or ran_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
             self._woken += 1
         return self._woken > FROZEN_FORGIVEN
 
@@ -307,6 +338,8 @@ class Worker:
         if self._cgroup is not None:
             self._cgroup.freeze(False, FREEZE_S)
             return
+        if self._namespace is not None:
+            self._namespace.go()
         for process in self._frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
@@ -349,7 +382,8 @@ class Worker:
             return f"used more than {self.limits.memory_bytes / (1 << 30):.3g} GiB of memory"
         if len(tree) > self.limits.processes or threads > 8 * self.limits.processes:
             return f"started more than {self.limits.processes} processes"
-        if litter := _too_much_below(self.paths.scratch, self.limits.scratch_bytes):
+        nameless = _nameless_bytes([process.pid for process in tree], in_memory=False)
+        if litter := _too_much_below(self.paths.scratch, self.limits.scratch_bytes, nameless):
             return f"wrote {litter}"
         if time.monotonic() - self.started > self.limits.total_s:
             return f"ran longer than {self.limits.total_s:.0f} s in all"
@@ -440,14 +474,12 @@ def _memory_bytes(pids: list[int]) -> int:
     A page may be mapped and its file be open too, so the larger of both counts. What travels between processes in a message is not seen.
     """
     own = mapped = 0
-    files: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(errors="replace")
             own += _status_bytes(status, "RssAnon") + _status_bytes(status, "HugetlbPages")
             mapped += _status_bytes(status, "RssShmem")
-            files |= _files_in_memory(pid)
-    return own + max(mapped, sum(files.values()))
+    return own + max(mapped, _nameless_bytes(pids, in_memory=True))
 
 
 def _status_bytes(status: str, field_: str) -> int:
@@ -456,37 +488,59 @@ def _status_bytes(status: str, field_: str) -> int:
     return int(line.split()[-2]) * 1024 if line.endswith("kB") else 0
 
 
-def _files_in_memory(pid: int) -> dict[tuple[int, int], int]:
-    """Bytes of each memfd that a process has open, by device and inode."""
-    found = {}
-    for link in Path(f"/proc/{pid}/fd").iterdir():
+def _nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
+    """Bytes of the files without a name that processes have open: memfds (`in_memory`), or those on a disk, made without a name or removed since."""
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
         with contextlib.suppress(OSError):
-            if str(link.readlink()).startswith("/memfd:"):
-                status = link.stat()
-                found[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return found
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    files |= _nameless(link, in_memory=in_memory)
+    return sum(files.values())
 
 
-def _too_much_below(root: Path, most_bytes: int) -> str | None:
-    """What of a folder's contents is too much, as words, or None. Looks no further than it takes to know."""
-    total = count = 0
+def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
+    """Bytes of what an open descriptor leads to, by device and inode; nothing where that is no such file."""
+    target = str(link.readlink())
+    if not target.startswith("/") or target.startswith("/memfd:") is not in_memory:
+        return {}
+    status = link.stat()
+    nameless = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+    return {(status.st_dev, status.st_ino): status.st_blocks * 512} if nameless else {}
+
+
+def _too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
+    """What of a folder's contents, and `besides` bytes elsewhere, is too much, as words, or None. Looks no further than it takes to know."""
+    total, count = besides, 0
     folders = [(str(root), 0)]
-    while folders:
+    while folders and total <= most_bytes:
         folder, depth = folders.pop()
         if depth > MAX_DEPTH:
             return f"folders nested more than {MAX_DEPTH} deep"
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                count += 1
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append((entry.path, depth + 1))
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
-                if total > most_bytes:
-                    return f"more than {most_bytes / (1 << 30):.3g} GiB"
-                if count > MAX_FILES:
-                    return f"more than {MAX_FILES:,} files"
-    return None
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > MAX_FILES:
+                        return f"more than {MAX_FILES:,} files"
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((entry.path, depth + 1))
+                    else:
+                        total += _taken_bytes(entry)
+        except PermissionError:
+            return "folders that nobody may look into"
+        except OSError:  # it has gone meanwhile
+            continue
+    return f"more than {most_bytes / (1 << 30):.3g} GiB" if total > most_bytes else None
+
+
+def _taken_bytes(entry: os.DirEntry[str]) -> int:
+    """What a file takes: its length, or its blocks where it was promised more. Nothing when it has gone meanwhile."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    return max(status.st_size, status.st_blocks * 512)
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """What a worker may do and what becomes of it, each by a learner's file that tries."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -434,12 +436,63 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
 
 def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "MAX_FILES", 50)
-    (tmp_path / "some").write_bytes(bytes(1000))
-    assert process._too_much_below(tmp_path, 1000) is None
-    assert "GiB" in process._too_much_below(tmp_path, 999)
+    (tmp_path / "some").write_bytes(bytes(8192))
+    assert process._too_much_below(tmp_path, 8192) is None
+    assert "GiB" in process._too_much_below(tmp_path, 8191)
     deep = tmp_path.joinpath(*["d"] * (process.MAX_DEPTH + 1))
     monkeypatch.setattr(process, "MAX_FILES", 500)
     deep.mkdir(parents=True)
-    assert "deep" in process._too_much_below(tmp_path, 1000)
+    assert "deep" in process._too_much_below(tmp_path, 8192)
     monkeypatch.setattr(process, "MAX_FILES", 50)
-    assert "50 files" in process._too_much_below(tmp_path, 1000)
+    assert "50 files" in process._too_much_below(tmp_path, 8192)
+
+
+def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path, monkeypatch):
+    with (tmp_path / "promised").open("wb") as file:
+        keeps_its_size = 1
+        assert ctypes.CDLL(None).fallocate(file.fileno(), keeps_its_size, ctypes.c_long(0), ctypes.c_long(1 << 20)) == 0
+    assert (tmp_path / "promised").stat().st_size == 0
+    assert "GiB" in process._too_much_below(tmp_path, 1 << 19)
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
+    assert "look into" in process._too_much_below(tmp_path, 1 << 30)
+
+
+def test_files_without_a_name_count_once_and_each_for_what_it_lies_in(tmp_path):
+    pid, before = [os.getpid()] * 2, process._nameless_bytes([os.getpid()], in_memory=False)
+    held = [(tmp_path / name).open("wb") for name in ("removed", "removed too")]
+    for file in held:
+        Path(file.name).unlink()
+        file.write(bytes(1 << 20))
+        file.flush()
+    assert process._nameless_bytes(pid, in_memory=False) - before == 2 << 20
+    in_memory = process._nameless_bytes(pid, in_memory=True)
+    memory = os.memfd_create("nameless")
+    os.write(memory, bytes(1 << 20))
+    assert process._nameless_bytes(pid, in_memory=True) - in_memory == 1 << 20
+    assert process._nameless_bytes(pid, in_memory=False) - before == 2 << 20
+    os.close(memory)
+    for file in held:
+        file.close()
+
+
+@pytest.mark.parametrize(
+    "fill",
+    ["os.write(file, bytes(1 << 20))", "libc.fallocate(file, 1, ctypes.c_long(0), ctypes.c_long(4 << 20))"],
+    ids=["written", "promised"],
+)
+def test_a_disk_that_is_filled_by_files_without_a_name_ends_the_worker(context, fill):
+    code = f"""
+        import ctypes, os, time
+        libc, held = ctypes.CDLL(None), []
+        def load(device):
+            def call():
+                while True:
+                    file = os.open(".", os.O_TMPFILE | os.O_RDWR)
+                    held.append(file)
+                    {fill}
+                    time.sleep(0.01)
+            return call
+        """
+    error = fault(context, code)
+    assert error.reason == "crashed"
+    assert "more than 0.0195 GiB" in error.detail
