@@ -312,8 +312,8 @@ class Worker:
     def _stopped_from_outside(self) -> bool:
         """Whether somebody has stopped the sandbox with its first process, which nobody in it can."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            first = [process for sandbox in self._handle.children() for process in sandbox.children()]
-            return bool(first) and all(process.status() == psutil.STATUS_STOPPED for process in [*first, *self.tree()])
+            inside = [process for sandbox in self._handle.children() for process in sandbox.children(recursive=True)]
+            return {process.status() for process in inside} <= {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
         return False
 
     def states(self) -> set[str]:
@@ -328,7 +328,7 @@ class Worker:
         if self._frozen_at is None:
             return False
         began, cpu_s = self._frozen_at
-        ran_s, changed = self._broken() if self._namespace else (self._on_cpu_s() - cpu_s, False)
+        ran_s, changed = self._namespace.broken() if self._namespace else (self._on_cpu_s() - cpu_s, False)
         if changed or ran_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
             self._woken += 1
         return self._woken > FROZEN_FORGIVEN
@@ -418,6 +418,8 @@ class Worker:
         """Has everything killed that the worker started, and waits until all of it is gone."""
         if self._cgroup is not None:
             self._cgroup.kill()
+        if self._namespace is not None:
+            self._namespace.close()
         self._janitor.cut(self._lifeline)
         try:
             self.process.wait(END_S)
