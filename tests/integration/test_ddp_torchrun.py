@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bottleneck_lab.catalog import Lab, LabSpec, read_toml
 from bottleneck_lab.errors import MachineError
@@ -29,7 +30,7 @@ def make_optimizer(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 """
 COSTS = CostTable("test", "made up", 1.0, 2, 8, StandIn(8, 8, 64), [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)])
-SHAPE = {"images": 8, "size": 8, "steps": 4}
+SHAPE = {"images": 8, "size": 8, "warmup": 2, "steps": 4}
 
 
 @pytest.fixture
@@ -76,6 +77,56 @@ def test_a_job_that_fails_is_the_script_s_fault(context):
     with pytest.raises(LearnerFault, match="RuntimeError: no such layer") as caught:
         launched(context, broken, "broken")
     assert caught.value.reason == "crashed"
+
+
+LIARS = {
+    "speaks before it has trained": (
+        "tampered",
+        """
+import gc, socket
+for thing in gc.get_objects():
+    if isinstance(thing, socket.socket) and thing.family == socket.AF_UNIX:
+        thing.sendall(bytes(32))
+""",
+    ),
+    "leaves a link": (
+        "wrong output",
+        """
+import json, os, sys
+if os.environ["RANK"] == "0":
+    os.symlink("elsewhere", json.loads(sys.argv[1])["moved"])
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIARS)
+def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
+    reason, code = LIARS[lie]
+    script = context.janitor.folder / "liar.py"
+    honest = (LAB / "train.py").read_text().partition('\nif __name__ == "__main__":')[0]
+    lies = code.strip().replace("\n", "\n    ")
+    script.write_text(
+        f"{honest}\n_train = train\n\n\ndef train(ddp, optimizer, batches):\n    _train(ddp, optimizer, batches)\n    {lies}\n"
+    )
+    with pytest.raises(LearnerFault) as caught:
+        launched(context, script, "liar")
+    assert caught.value.reason == reason
+
+
+def test_what_is_timed_is_known_to_no_rank_before():
+    """The labels after the warm-up follow from what the verifier hands out, and the same for the same."""
+    from bottleneck_lab.measure.ranks.cuda import CudaJob
+    from bottleneck_lab.measure.ranks.torchrun import batches
+
+    job = CudaJob(2, "gloo", "", "", "", "", 7, 2, 4, 8, 8, 1000, 1)
+    first, again, other = (
+        [part[0] for part in batches(job, 0, torch.device("cpu"), lambda secret=secret: secret)] for secret in (1, 1, 2)
+    )
+    for step in range(4):
+        assert torch.equal(first[step][1], again[step][1])
+        assert torch.equal(first[step][1], other[step][1]) == (step < 2)
+        assert torch.equal(first[step][0], other[step][0]) == (step < 2)
 
 
 def test_too_few_gpus_are_the_machine_s_fault(context, monkeypatch):

@@ -6,9 +6,12 @@ With gloo in NCCL's place it runs on the CPU, which tests how it works and says 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
+import select
 import socket
-import statistics
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,21 +31,26 @@ from bottleneck_lab.measure.ranks.figures import TOLERANCE
 
 LIMITS = Limits(total_s=900.0, memory_bytes=64 << 30, processes=512)
 STEPS, WARMUP = 30, 10
-START_S, STEP_S = 300.0, 120.0
-TICK = b"\x01"
+START_S, STEP_S = 300.0, 60.0
+"""Until all ranks have trained the warm-up; for each step after it."""
+SECRET_BYTES = 7  # with a rank's number added still an int64
+DONE = b"\x01"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_POLL_S = 0.5
 
 
 class CudaJob(msgspec.Struct, frozen=True):
-    """What a launched job is told. `images` and `size`: of a micro-batch; `ticks` is the socket's path on which rank 0 announces
-    each step, `moved` the file for what training changed."""
+    """What a launched job is told. `images` and `size`: of a micro-batch; `channel` is the path of the verifier's socket, which hands out what
+    is trained after `warmup` steps, `moved` the file for what training changed."""
 
     world: int
     backend: str
     folder: str
     entry: str
-    ticks: str
+    channel: str
     moved: str
     seed: int
+    warmup: int
     steps: int
     images: int
     size: int
@@ -52,7 +60,7 @@ class CudaJob(msgspec.Struct, frozen=True):
 
 
 class CudaRun(msgspec.Struct, frozen=True):
-    """Seconds a step by the verifier's clock (median after the warm-up), and rank 0's parameters with whether all ranks agreed."""
+    """Seconds a step by the verifier's clock (mean after the warm-up), and how far rank 0's parameters moved with whether all ranks agreed."""
 
     world: int
     step_s: float
@@ -76,8 +84,8 @@ def measure_cuda(context: Context) -> Measured:
             "This lab on cuda needs at least two GPUs in this machine.",
             "Use the emulated ones: `lab check --device virtual`.",
         )
-    costs, seed = load_costs(context.lab.path), context.rng.getrandbits(62)
-    shape = {"images": costs.images, "size": 224, "steps": STEPS}
+    costs, seed = load_costs(context.lab.path), context.rng.getrandbits(8 * SECRET_BYTES)
+    shape = {"images": costs.images, "size": 224, "warmup": WARMUP, "steps": STEPS}
     theirs, shipped = {}, {}
     for world in (many, many // 2):
         theirs[world] = _blamed(context, context.submission, "learner", costs, world, seed, shape)
@@ -100,7 +108,7 @@ def _conclude(context: Context, theirs: dict[int, CudaRun], shipped: dict[int, C
         | {f"shipped_step_s_{world}": run.step_s for world, run in shipped.items()}
         | {"scaling": scaling},
         notes=[
-            f"{few} and {many} GPUs of this machine, NCCL, wall clock of the verifier, median of {STEPS - WARMUP} steps"
+            f"{few} and {many} GPUs of this machine, NCCL, wall clock of the verifier, mean of {STEPS - WARMUP} steps"
         ],
         speedup=shipped[many].step_s / theirs[many].step_s if problem is None else None,
     )
@@ -145,16 +153,20 @@ def launch(
     scratch: Path,
     trace: str = "",
 ) -> CudaRun:
-    """Runs the script under torchrun on `world` ranks; every step's end is stamped here, by this process' clock. Raises LearnerFault."""
+    """Runs the script under torchrun on `world` ranks, timed here, by this process' clock. Raises LearnerFault.
+
+    What is trained after the warm-up follows from `seed`, which the ranks get when the clock starts. It stops at a digest of all that training has
+    changed, which nobody can tell who has not trained: no step that a rank only reports counts.
+    """
     scratch.mkdir(parents=True)
     job = CudaJob(
         world=world,
         backend=backend,
         folder=str(folder),
         entry=context.lab.spec.entry,
-        ticks=str(scratch / "ticks"),
+        channel=str(scratch / "channel"),
         moved=str(scratch / "moved"),
-        seed=seed,
+        seed=world,
         classes=costs.stand_in.classes,
         micro_batches=costs.micro_batches,
         trace=trace,
@@ -162,14 +174,13 @@ def launch(
     )
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(job.ticks)
-        listener.listen(1)
+        listener.bind(job.channel)
+        listener.listen(job.world)
         worker = _start(job, Paths(scratch, [folder]), context.janitor)
         stack.callback(worker.end)
-        ends = _stamp(listener, job.steps, worker)
-        timed = np.diff(ends[min(WARMUP, job.steps - 2) :])
-        agree, moved = _moved(Path(job.moved), costs.elements)
-        return CudaRun(world, statistics.median(timed.tolist()), moved, agree, worker.isolation)
+        seconds, digest = _time(stack, listener, job, seed, worker)
+        agree, moved = _moved(Path(job.moved), costs.elements, digest)
+        return CudaRun(world, seconds / (job.steps - job.warmup), moved, agree, worker.isolation)
 
 
 def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
@@ -198,11 +209,20 @@ def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
     )
 
 
-def _moved(file: Path, elements: int) -> tuple[bool, np.ndarray[Any, Any]]:
+def _moved(path: Path, elements: int, digest: bytes) -> tuple[bool, np.ndarray[Any, Any]]:
     """Whether all ranks ended alike, and how far training moved rank 0's parameters. Raises LearnerFault when the job left something else."""
-    values = np.fromfile(file, np.float32, elements + 1)
-    if len(values) != elements + 1:
-        raise LearnerFault("wrong output", f"The job left {len(values) - 1} parameters; the model has {elements}.")
+    size = 4 * (elements + 1)
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read(size) if stat.S_ISREG(status.st_mode) and status.st_size == size else b""
+    except OSError as error:
+        raise LearnerFault("wrong output", f"The job left no parameters: {error.strerror}.") from error
+    if len(content) != size:
+        raise LearnerFault("wrong output", f"The job left something else than the model's {elements} parameters.")
+    values = np.frombuffer(content, np.float32)
+    if hashlib.sha256(values[1:].tobytes()).digest() != digest:
+        raise LearnerFault("tampered", "The job left other parameters than those that it had when the clock stopped.")
     return bool(values[0] == 1.0), values[1:]
 
 
@@ -213,37 +233,61 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _stamp(listener: socket.socket, steps: int, worker: Worker) -> list[float]:
-    """When each step's tick came; one more says that the parameters are there. Raises LearnerFault when they stop coming."""
-    stamps: list[float] = []
-    ticks = _accept(listener, worker)
-    with ticks:
-        ticks.settimeout(STEP_S)
-        while len(stamps) <= steps:
-            try:
-                got = ticks.recv(1)
-            except TimeoutError:
-                raise LearnerFault(
-                    "timed out", f"No step ended within {STEP_S:.0f} s, after {len(stamps)} of {steps} steps."
-                ) from None
-            if not got:
-                raise LearnerFault(
-                    "crashed", f"The job ended after {len(stamps)} of {steps} steps. {_last_words(worker)}"
-                )
-            stamps.append(time.monotonic())
-    return stamps[:-1]
-
-
-def _accept(listener: socket.socket, worker: Worker) -> socket.socket:
-    """The connection of rank 0, unless the job ends before."""
-    listener.settimeout(0.5)
+def _time(
+    stack: contextlib.ExitStack, listener: socket.socket, job: CudaJob, seed: int, worker: Worker
+) -> tuple[float, bytes]:
+    """Seconds from handing out the seed to all ranks until rank 0 told the digest of its parameters, and the digest. Raises LearnerFault."""
     end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        with contextlib.suppress(TimeoutError):
-            return listener.accept()[0]
-        if worker.process.poll() is not None:
-            raise LearnerFault("crashed", f"The job ended before its first step. {_last_words(worker)}")
-    raise LearnerFault("timed out", f"The job did not start within {START_S:.0f} s.")
+    connections = [stack.enter_context(_accept(listener, worker, end)) for _ in range(job.world)]
+    ranks = {_receive(connection, 1, worker, end)[0]: connection for connection in connections}
+    if set(ranks) != set(range(job.world)):
+        raise LearnerFault("tampered", "A rank announced itself twice.")
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError):  # what came of a rank that is gone is told below
+        for connection in connections:
+            connection.sendall(seed.to_bytes(SECRET_BYTES, "little"))
+    end = began + STEP_S * (job.steps - job.warmup)
+    digest = _receive(ranks[0], _DIGEST_BYTES, worker, end)
+    seconds = time.monotonic() - began
+    if _receive(ranks[0], len(DONE), worker, end + START_S) != DONE:
+        raise LearnerFault("tampered", "A rank said something else than it was to say.")
+    return seconds, digest
+
+
+def _accept(listener: socket.socket, worker: Worker, end: float) -> socket.socket:
+    """The next rank's connection, unless the job ends before."""
+    while not _readable(listener):
+        _look_after(worker, end)
+    return listener.accept()[0]
+
+
+def _receive(connection: socket.socket, count: int, worker: Worker, end: float) -> bytes:
+    """So many bytes of a rank, unless the job ends before."""
+    got = b""
+    while len(got) < count:
+        if not _readable(connection):
+            _look_after(worker, end)
+            continue
+        with contextlib.suppress(ConnectionError):
+            if more := connection.recv(count - len(got)):
+                got += more
+                continue
+        raise LearnerFault("crashed", f"A rank ended before the last step. {_last_words(worker)}")
+    return got
+
+
+def _readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], _POLL_S)[0])
+
+
+def _look_after(worker: Worker, end: float) -> None:
+    """Raises LearnerFault when the job has ended, holds more than it may, or its time is up."""
+    if worker.process.poll() is not None:
+        raise LearnerFault("crashed", f"The job ended before the last step. {_last_words(worker)}")
+    if excess := worker.excess():
+        raise LearnerFault("crashed", f"The job {excess}.")
+    if time.monotonic() > end:
+        raise LearnerFault("timed out", "The job did not come to its end in time.")
 
 
 def _last_words(worker: Worker) -> str:
@@ -256,14 +300,14 @@ def profile_cuda(context: Context, trace: Path, on_line: Callable[[str], object]
     """The script on all GPUs under torch.profiler, one trace a rank. Returns 1 when it failed."""
     costs, world = load_costs(context.lab.path), min(gpu_count(), 8)
     scratch = context.janitor.folder / "profile"
-    shape = {"images": costs.images, "size": 224, "steps": 12}
+    shape = {"images": costs.images, "size": 224, "warmup": 2, "steps": 12}
     try:
         launch(
             context,
             context.submission,
             costs,
             world,
-            context.rng.getrandbits(62),
+            context.rng.getrandbits(8 * SECRET_BYTES),
             "nccl",
             shape,
             scratch=scratch,

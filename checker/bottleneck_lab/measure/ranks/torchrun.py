@@ -1,30 +1,38 @@
 """One rank of a job on real GPUs (or, for tests, on the CPU with gloo), started by torchrun.
 
-`torchrun … -m bottleneck_lab.measure.ranks.torchrun '{"world": …}'`. Nothing that it says of time is believed: it only ticks.
+`torchrun … -m bottleneck_lab.measure.ranks.torchrun '{"world": …}'`. Nothing that it says of time is believed: the verifier's clock runs from handing
+out what to train after the warm-up to the digest of what training it has changed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from bottleneck_lab.measure.ranks.cuda import TICK, CudaJob
+from bottleneck_lab.measure.ranks.cuda import DONE, SECRET_BYTES, CudaJob
 from bottleneck_lab.measure.worker import load_module
 
 
-def batches(job: CudaJob, rank: int, device: torch.device) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Every step's micro-batches of this rank, drawn from the verifier's seed; pixels are kept, labels change."""
-    generator = torch.Generator().manual_seed(job.seed % (1 << 60) + rank)
+def batches(
+    job: CudaJob, rank: int, device: torch.device, secret: Callable[[], int]
+) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Every step's micro-batches of this rank: labels change, pixels once. From the end of the warm-up on they are drawn from the secret."""
+    generator = torch.Generator().manual_seed(job.seed + rank)
     pixels = torch.randn(job.images, 3, job.size, job.size, generator=generator).to(device)
-    for _ in range(job.steps):
+    for step in range(job.steps):
+        if step == job.warmup:
+            seed = secret() + rank
+            generator.manual_seed(seed)
+            pixels = pixels.roll(1 + seed % (job.size - 1), 3)
         labels = [
             torch.randint(job.classes, (job.images,), generator=generator).to(device) for _ in range(job.micro_batches)
         ]
@@ -32,7 +40,7 @@ def batches(job: CudaJob, rank: int, device: torch.device) -> Iterator[list[tupl
 
 
 def main() -> None:
-    """Entry point: trains, ticks after every step from rank 0, leaves in a file how far the parameters went."""
+    """Entry point: trains; rank 0 says the digest of how far the parameters went, and leaves them in a file."""
     job = msgspec.json.decode(sys.argv[1], type=CudaJob)
     rank = int(os.environ["RANK"])
     cuda = job.backend == "nccl"
@@ -48,26 +56,26 @@ def main() -> None:
     script = load_module(Path(job.folder) / job.entry)
     ddp = script.wrap(model)
     optimizer = recipe.make_optimizer(model)
-    ticks = _connect(job.ticks) if rank == 0 else None
+    verifier = _connect(job.channel)
 
-    def tick(*_: object) -> None:
+    def secret() -> int:
         if cuda:
             torch.cuda.synchronize()
-        if ticks is not None:
-            ticks.sendall(TICK)
+        verifier.sendall(bytes([rank]))
+        return int.from_bytes(verifier.recv(SECRET_BYTES, socket.MSG_WAITALL), "little")
 
-    optimizer.register_step_post_hook(tick)
     with _profiler(job, rank) as profiler:
         if profiler is not None:
             optimizer.register_step_post_hook(lambda *_: profiler.step())
-        script.train(ddp, optimizer, batches(job, rank, device))
+        script.train(ddp, optimizer, batches(job, rank, device, secret))
     moved = flat(model) - before
+    if rank == 0:
+        verifier.sendall(hashlib.sha256(moved.cpu().numpy().tobytes()).digest())
     agree = _all_equal(moved)
     if rank == 0:
         torch.cat([torch.tensor([float(agree)]), moved.cpu()]).numpy().tofile(job.moved)
+        verifier.sendall(DONE)
     dist.barrier()
-    if ticks is not None:
-        ticks.sendall(TICK)
     dist.destroy_process_group()
 
 
