@@ -78,15 +78,18 @@ def test_a_sanitizers_report_is_read():
 
 @pytest.fixture
 def sanitizer(tmp_path, monkeypatch):
-    """A stand-in that says what it is told for each check, and what it was asked to run."""
+    """A stand-in that says what it is told for each check. Its status is 1 where the kernel has the word WRONG in it, or with `broken` always."""
 
-    def make(**reports: str) -> None:
+    def make(*, broken: bool = False, **reports: str) -> None:
         folder = tmp_path / "toolkit" / "bin"
         folder.mkdir(parents=True)
         for check, text in reports.items():
             (folder / check).write_text(text)
         tool = folder / "compute-sanitizer"
-        tool.write_text('#!/bin/sh\ntest -f "$6" || echo "no $6"\ncat "$(dirname "$0")/$2"\n')
+        tool.write_text(
+            '#!/bin/sh\ntest -f "$6" || echo "no $6"\ncat "$(dirname "$0")/$2"\n'
+            + ("exit 1\n" if broken else "! grep -q WRONG attention.cu\n")
+        )
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_tool", lambda _name: tool)
 
@@ -108,15 +111,31 @@ def test_a_kernel_with_stray_accesses_or_races_is_refused(context, sanitizer, me
 
 
 def test_what_the_sanitizer_found_or_could_not_tell_is_noted(context, sanitizer, monkeypatch):
-    sanitizer(memcheck=CLEAN, racecheck="Error: no device\n")
-    clean, unsure = kernels.refuse_stray_accesses(context)
-    assert clean == "compute-sanitizer (memcheck) found nothing."
-    assert "racecheck) came to no conclusion" in unsure
-    assert "no device" in unsure
+    sanitizer(memcheck=CLEAN, racecheck=CLEAN)
+    assert kernels.refuse_stray_accesses(context)[1] == "compute-sanitizer (racecheck) found nothing."
     monkeypatch.setattr(kernels, "find_tool", lambda _name: None)
     assert "not looked for: compute-sanitizer is not installed" in kernels.refuse_stray_accesses(context)[0]
     context.device = "cpu"
     assert kernels.refuse_stray_accesses(context) == []
+
+
+def test_a_program_that_fails_under_it_proves_nothing_where_the_shipped_kernel_fails_too(context, sanitizer):
+    sanitizer(broken=True, memcheck="Error: no device\n", racecheck=CLEAN)
+    unsure, silent = kernels.refuse_stray_accesses(context)
+    assert "memcheck) came to no conclusion" in unsure
+    assert "no device" in unsure
+    assert "racecheck) came to no conclusion" in silent
+
+
+@pytest.mark.parametrize("report", [CLEAN, "killed\n"], ids=["a clean report", "no report"])
+def test_a_kernel_with_which_alone_it_fails_is_wrong(context, sanitizer, report):
+    sanitizer(memcheck=report, racecheck=CLEAN)
+    context.workspace = context.submission
+    kernel = context.workspace / "attention.cu"
+    kernel.write_text(kernel.read_text() + "// WRONG\n")
+    with pytest.raises(LearnerFault, match="failed with this kernel") as caught:
+        kernels.refuse_stray_accesses(context)
+    assert caught.value.reason == "wrong output"
 
 
 # ---- The bare launcher ----

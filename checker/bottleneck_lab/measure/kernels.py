@@ -57,7 +57,27 @@ def refuse_stray_accesses(context: Context) -> list[str]:
 
 
 def _sanitize(context: Context, tool: Path, folder: Path, program: str, check: str) -> str:
-    context.progress(f"running the kernel under {SANITIZER} ({check})", 0.2)
+    """The note for a clean run, or for one without a conclusion. Raises LearnerFault for problems, which are a wrong output that was lucky."""
+    context.progress(f"running the kernel under {SANITIZER} ({check})", 0.9)
+    text, status = _under_sanitizer(tool, folder, program, check)
+    last = printable("".join(text.strip().splitlines()[-1:]))[:200] or "it said nothing"
+    if problems := count_problems(text):
+        first = printable(first_problem(text))[:300]
+        raise LearnerFault(
+            "wrong output",
+            f"{SANITIZER} ({check}) found {problems} problems, first: {first or 'see `lab profile --tool sanitizer`'}.",
+        )
+    if status is None:
+        return f"{SANITIZER} ({check}) was not done after {SANITIZER_S} s, so it proves nothing."
+    if problems == 0 and status == 0:
+        return f"{SANITIZER} ({check}) found nothing."
+    if _under_sanitizer(tool, context.pristine(), program, check)[1] == 0:
+        raise LearnerFault("wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}")
+    return f"{SANITIZER} ({check}) came to no conclusion, with the shipped kernel neither, so it proves nothing: {last}"
+
+
+def _under_sanitizer(tool: Path, folder: Path, program: str, check: str) -> tuple[str, int | None]:
+    """What was said when a folder's program ran, and the exit status, the program's own where the tool found nothing; None when it took too long."""
     # It may lie outside the system's folders: all of its toolkit is shown.
     paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
     command = [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program]
@@ -74,23 +94,8 @@ def _sanitize(context: Context, tool: Path, folder: Path, program: str, check: s
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"{SANITIZER} ({check}) was not done after {SANITIZER_S} s, so it proves nothing."
-    return _judge_report(done.stdout + done.stderr, check)
-
-
-def _judge_report(text: str, check: str) -> str:
-    """The note for a clean report, or for one without a conclusion. Raises LearnerFault for problems, which are a wrong output that was lucky."""
-    problems = count_problems(text)
-    if problems:
-        first = printable(first_problem(text))[:300]
-        raise LearnerFault(
-            "wrong output",
-            f"{SANITIZER} ({check}) found {problems} problems, first: {first or 'see `lab profile --tool sanitizer`'}.",
-        )
-    if problems is None:
-        last = printable(text).strip().splitlines()[-1:]
-        return f"{SANITIZER} ({check}) came to no conclusion, so it proves nothing: {''.join(last)[:200] or 'it said nothing'}"
-    return f"{SANITIZER} ({check}) found nothing."
+        return "", None
+    return done.stdout + done.stderr, done.returncode
 
 
 def with_machine_code(context: Context, measured: Measured) -> Measured:
