@@ -5,7 +5,6 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -18,6 +17,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure import finding
 from bottleneck_lab.measure.finding_answers import (
+    ByTime,
     not_genuine,
     other_times,
     wrong_bounds,
@@ -164,6 +164,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         (made_up(SHARES, calls=[Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
         (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "parts of passes"),
         (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "written down twice"),
+        (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), f"no {CONV}, which takes 60%"),
     ],
 )
 def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):
@@ -194,9 +195,9 @@ def trace_bytes(events):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
+def test_a_trace_is_read_with_self_times_shapes_and_clock(pack):
     events = [event("aten::conv2d", 1e6, 100.0, [[4, 3], [8]]), event("aten::inner", 1e6 + 10, 80.0)]
-    capture = read_capture(pack(trace_bytes(events)), tmp_path)
+    capture = read_capture(pack(trace_bytes(events)))
     assert capture.operators["aten::inner"].share == pytest.approx(0.8)
     assert {name: times.tolist() for name, times in capture.times.items()} == {
         "aten::conv2d": [20_000],
@@ -204,18 +205,20 @@ def test_a_trace_is_read_with_self_times_shapes_and_clock(tmp_path: Path, pack):
     }
     assert capture.calls[0].dims == ((4, 3), (8,))
     assert (capture.begin_s, capture.end_s) == pytest.approx((6.0, 6.0001))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"nonsense", gzip.compress(b"{}")[:-4], b"\x1f\x8bxx", trace_bytes([]), b'{"traceEvents": 3}',
      gzip.compress(b"[" * (8 << 20)), b'{"traceEvents":[' + b'{"a":' * 1_000_000, gzip.compress(bytes(65 << 20)),
-     trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"5000000000", b"5" * 400)],
-    ids=range(11),
+     trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"5000000000", b"5" * 400),
+     trace_bytes([event("aten::mm", 1.0, 1.0, 5)]), trace_bytes([event("aten::mm", 1.0, 1.0, [[1 << 80]])]),
+     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Dims": []', b'Dims": ' + b"[" * 600 + b"]" * 600),
+     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Inputs": [', b'Inputs": [' + b"[" * 600 + b"]" * 600 + b",")],
+    ids=range(15),
 )  # fmt: skip
-def test_what_is_no_trace_is_an_error_with_a_remedy(tmp_path, data):
+def test_what_is_no_trace_is_an_error_with_a_remedy(data):
     with pytest.raises(CaptureError) as error:
-        read_capture(data, tmp_path)
+        read_capture(data)
     assert error.value.remedy
 
 
@@ -307,6 +310,7 @@ class Recorder:
     """Stands where a worker stands: the reference's answers, or a learner's that records as many passes more as it is told."""
 
     extra_passes = 0
+    writes = True
     isolation: ClassVar = {}
 
     def __init__(self, role, device):
@@ -328,6 +332,8 @@ class Recorder:
     def call(self, inputs):
         if len(inputs) == 3 and inputs[0] == "probe":
             return 0.0, [np.array([25e9, 160e9]), "cpu"]
+        if self.role == "learner" and not self.writes:
+            return 0.0, [np.zeros(0, np.uint8)]
         passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
         cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
         return 0.0, [recorded(passes, self.rng, time.time(), self.device, cold)]
@@ -353,6 +359,47 @@ def checked(tmp_path, monkeypatch):
 
 def failed(verdict):
     return [result.id for result in verdict.criteria if result.holds is False]
+
+
+EXACT = [
+    {"first": ""},
+    {"first": "aten::nonsense"},
+    {"second_share": "much"},
+    {"first_bound": "foo"},
+    {"ceiling": "high"},
+]
+BY_TIME = [
+    {"first": ANSWERS["second"], "second": ANSWERS["first"]},
+    {"second_share": 0.20},
+    {"first_bound": "memory-bound"},
+    {"ceiling": 1.3},
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "outcome"), [*((one, "FAIL") for one in EXACT), *((one, "INCONCLUSIVE") for one in BY_TIME)]
+)
+def test_beside_other_programs_only_what_hangs_on_times_is_spared(checked, monkeypatch, wrong, outcome):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    assert checked(ANSWERS | wrong).outcome == outcome
+
+
+def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, monkeypatch):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    monkeypatch.setattr(Recorder, "writes", False)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "wrote no trace" in verdict.summary
+
+
+def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(checked, monkeypatch):
+    seen = []
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: seen.append(1) or (0.0 if len(seen) % 2 else 0.9))
+    monkeypatch.setattr(finding, "other_times", lambda *_: ByTime("It was slow."))
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "cores busy" in verdict.summary
+    assert checked(ANSWERS | {"ceiling": 1.3}).outcome == "FAIL"
 
 
 def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, monkeypatch):

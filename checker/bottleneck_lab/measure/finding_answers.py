@@ -29,12 +29,19 @@ ROUNDING_NS = 2
 Answers = Mapping[str, Any]
 
 
+class ByTime(str):
+    """A problem that hangs on times that were measured: beside other programs there may be none. Any other one is exact."""
+
+    __slots__ = ()
+
+
 def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end_s: float) -> str | None:
     """Why the learner's capture is not one of `passes` passes of this model, made between two moments; None when it is."""
     return (
         _incomplete(capture, truth)
         or _other_time(capture, begin_s, end_s)
         or _other_work(capture, truth, passes)
+        or _left_out(capture, truth)
         or _copied_passes(capture, truth, passes)
     )
 
@@ -84,6 +91,14 @@ def _passes(truth: Truth) -> int:
     return truth.capture.count("aten::linear")
 
 
+def _left_out(capture: Capture, truth: Truth) -> str | None:
+    """The layers' names may be there without what they call; what takes most of the time has to be there as well."""
+    top = truth.ranked()[0]
+    if top.name in capture.times:
+        return None
+    return f"The capture has no {top.name}, which takes {top.share:.0%} of the self time of this model: it was not recorded as it ran."
+
+
 def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
     """The same work never takes the same time to the nanosecond in each of many calls."""
     rows = by_pass(capture, truth.ranked()[0].name, passes)
@@ -100,7 +115,7 @@ def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
     for share in truth.ranked()[: len(PLACES)]:
         seen = shares.get(share.name, 0.0)
         if abs(seen - share.share) > FORGED_SHARE:
-            return (
+            return ByTime(
                 f"In the capture {share.name} takes {seen:.0%} of the self time, in captures made here beside it {share.share:.0%}: "
                 "the passes were not recorded as they run, or the machine was busy."
             )
@@ -122,8 +137,10 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
     for place, name, right in zip(PLACES, names, ranked, strict=False):
         own = truth.shares.get(name, Share(name, 0.0, 0.0))
         if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
-            found = f"{own.share:.1%} of the self time" if name in truth.shares else "not in the captures"
-            return f"{name} is not {place}: it is {found}, and that place takes {right.share:.1%}. {_other_order(names, truth)}".strip()
+            known = name in truth.shares
+            found = f"{own.share:.1%} of the self time" if known else "not in the captures"
+            said = f"{name} is not {place}: it is {found}, and that place takes {right.share:.1%}. {_other_order(names, truth)}".strip()
+            return ByTime(said) if known else said
     return None
 
 
@@ -175,7 +192,9 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
         right = truth.shares[name]
         if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
             why = _other_share(name, answer, truth)
-            return f"{name} takes {right.share:.1%} (±{right.half_width:.1%}) of the self time, not {answer:.1%}. {why}".strip()
+            return ByTime(
+                f"{name} takes {right.share:.1%} (±{right.half_width:.1%}) of the self time, not {answer:.1%}. {why}".strip()
+            )
     return None
 
 
@@ -218,7 +237,7 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
             continue
         right = "compute-bound" if ratio >= 1 else "memory-bound"
         if answer != right:
-            return (
+            return ByTime(  # the machine's balance is measured
                 f"{name} is {right}, not {answer}: from its shapes it does {intensity:.2g} floating-point operations for each byte "
                 f"it has to move, and this machine can do {truth.balance:.2g} in the time of a byte."
             )
@@ -239,7 +258,9 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
     if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
         return None
     mistake = " 1 / share is another thing." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
-    return f"With {name} at no time at all the whole would be {ceilings[-1]:.2f} times as fast, 1 / (1 − share), not {answer:.2f}.{mistake}"
+    return ByTime(
+        f"With {name} at no time at all the whole would be {ceilings[-1]:.2f} times as fast, 1 / (1 − share), not {answer:.2f}.{mistake}"
+    )
 
 
 def _number(answer: object) -> float | None:

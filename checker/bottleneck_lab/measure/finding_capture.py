@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -14,16 +15,21 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_operators, find_self_times
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace.load import load
+from bottleneck_lab.trace.kineto import read_kineto
 
 MAX_TRACE_BYTES = 64 << 20
 """Many times a capture of six passes. Read, a trace takes up to thirty times its bytes of the verifier's memory."""
 Times = NDArray[np.int64]
 
 
+_Length = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Dims = list[list[_Length | list[_Length]]]
+"""A shape for each input, or for each tensor of an input that is a list of them; nothing nests deeper, and nothing here is read by recursion."""
+
+
 class _Args(msgspec.Struct, frozen=True):
-    dims: Any = msgspec.field(name="Input Dims", default=None)
-    concrete: Any = msgspec.field(name="Concrete Inputs", default=())
+    dims: _Dims | None = msgspec.field(name="Input Dims", default=None)
+    concrete: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -70,17 +76,14 @@ class Capture:
         return Counter(f"{call.name} {call.dims}" for call in self.calls if call.name in names)
 
 
-def read_capture(data: bytes, scratch: Path) -> Capture:
-    """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything else."""
-    file, plain = scratch / "capture.json", _unpacked(data)
-    file.write_bytes(plain)
+def read_capture(data: bytes) -> Capture:
+    """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything else. Writes no file: the disk may be full."""
+    plain = _unpacked(data)
     try:
         trace = msgspec.json.decode(plain, type=_Trace)  # first: what is no trace must not keep the reader busy
-        timeline = load(file)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        timeline = read_kineto(io.BytesIO(plain).read, Path("the trace"))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(f"The trace cannot be read: {error}.", "Export it with `export_chrome_trace`.") from error
-    finally:
-        file.unlink()
     tree = build_calls(timeline, python=False)
     rows = find_operators(timeline, tree, top=10_000)
     events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
@@ -119,9 +122,5 @@ def _limited(plain: bytes) -> bytes:
 
 def _call(event: _Event) -> Call:
     args = event.args or _Args()
-    dims, concrete = args.dims, args.concrete
-    return Call(event.name, _frozen(dims), tuple(map(str, concrete)) if isinstance(concrete, list | tuple) else ())
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    dims = [[tuple(part) if isinstance(part, list) else part for part in shape] for shape in args.dims or []]
+    return Call(event.name, tuple(map(tuple, dims)), tuple(args.concrete))
