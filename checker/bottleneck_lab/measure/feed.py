@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import psutil
 
+from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import (
     Conditions,
     grade_check,
@@ -29,7 +30,7 @@ from bottleneck_lab.grading.criteria import (
     not_held_against,
     sequential_test,
 )
-from bottleneck_lab.grading.sequential import BLOCKS, State
+from bottleneck_lab.grading.sequential import BLOCKS, Decision, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.accelerator import SLOTS
 from bottleneck_lab.measure.accelerators import A100
@@ -371,19 +372,29 @@ def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def grade(context: Context, run: Run, step_s: float, drift: float, foreign_cores: float) -> list[CriterionResult]:
     """Utilisation and data wait. Where the machine changed speed meanwhile, only what holds at either speed is decided."""
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
-    blocks = run.utilisation(step_s)
-    test = sequential_test(spec, BLOCKS)
-    decisions = [test.decide([block * speed for block in blocks], exhausted=True) for speed in {1.0, drift}]
-    undecided = next((decision for decision in decisions if decision.state is not decisions[0].state), None)
-    decision = decisions[0] if undecided is None else msgspec.structs.replace(decisions[0], state=State.INCONCLUSIVE)
+    speeds = [1.0, drift]
+    decision = _at_either(spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds])
     overall = run.images_per_s() * step_s / run.batch
+    missed = [overall * speed < sequential_test(spec).bar for speed in speeds]
+    if decision.state is State.PASS and any(missed) and not all(missed):
+        decision = _undecided(decision)
     busy = (
         grade_value(spec, overall)
-        if decision.state is State.PASS and overall < test.bar
+        if decision.state is State.PASS and all(missed)
         else grade_decision(spec, decision, "blocks")
     )
-    idle = grade_decision(wait, sequential_test(wait, BLOCKS).decide(run.idle(), exhausted=True), "blocks")
-    return [not_held_against(result, foreign_cores) for result in (busy, idle)]
+    idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * speed) for block in run.idle()] for speed in speeds])
+    return [not_held_against(result, foreign_cores) for result in (busy, grade_decision(wait, idle, "blocks"))]
+
+
+def _at_either(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
+    """What the samples say at each speed of the machine, with the figures of the first; undecided where that is not the same."""
+    first, *others = [sequential_test(spec, BLOCKS).decide(each, exhausted=True) for each in samples]
+    return first if all(other.state is first.state for other in others) else _undecided(first)
+
+
+def _undecided(decision: Decision) -> Decision:
+    return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
 
 
 def _cpu_of(pid: int) -> float:

@@ -76,6 +76,26 @@ def test_a_machine_that_changed_speed_decides_only_what_holds_at_either():
     assert graded(run_of([250.0] * 96), drift=0.8)["useful-utilisation"] is False
 
 
+def test_the_wait_and_the_whole_run_too_are_decided_only_where_they_hold_at_either_speed():
+    waits = run_of([120.0] * 96)  # idle for a sixth of the time
+    assert graded(waits)["data-wait"] is False
+    assert graded(waits, drift=1.1)["data-wait"] is None
+    assert graded(waits, drift=1.01)["data-wait"] is False
+    assert graded(run_of([115.0] * 96), drift=0.9)["data-wait"] is None
+    stalled = [100.0] * 96
+    stalled[16] = 3000.0  # 0.77 of the time on the whole
+    assert graded(run_of(stalled), drift=1.05) == {"useful-utilisation": None, "data-wait": True}
+    assert graded(run_of(stalled), drift=1.01)["useful-utilisation"] is False
+
+
+@pytest.mark.parametrize("drift", [0.5, 0.9, 1.1, 2.0])
+def test_the_figures_shown_are_those_of_the_speed_before(drift):
+    def values(drift):
+        return [result.value for result in feed.grade(context(), run_of([118.0] * 96), STEP_S, drift, 0.0)]
+
+    assert values(drift) == values(1.0)
+
+
 JUDGE = SimpleNamespace(label=lambda _photos, index: index % 10)
 
 
