@@ -10,7 +10,7 @@ ANSWER_S = 1.0
 """How long the answer to an order may take beyond what the order itself may."""
 
 
-class Silent(Exception):
+class Silent(Exception):  # noqa: N818 - what happened, as the names of the wire's are
     """The first process did not answer in time."""
 
 
@@ -54,7 +54,9 @@ class Namespace:
 
     def _order(self, order: str) -> int:
         self._orders += 1
-        with contextlib.suppress(OSError):  # gone; or stopped from outside for so long that no order is read: then it is silent
+        with contextlib.suppress(
+            OSError
+        ):  # gone; or stopped from outside for so long that no order is read: then it is silent
             self._socket.settimeout(ANSWER_S)
             self._socket.send(f"{self._orders} {order}".encode())
         return self._orders

@@ -41,6 +41,8 @@ _SYSTEM = [
 LOG_TAIL_BYTES = 64 << 10
 MAX_FILES, MAX_DEPTH = 20_000, 100
 """What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
+MAX_SIGNALS = 1024
+"""Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue, too."""
 FREEZE_S = 5.0
 """Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
 _AT_REST = set("TtZXD")
@@ -466,6 +468,7 @@ def _set_limits(limits: Limits) -> None:
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
     ):
         resource.setrlimit(what, (value, value))
 

@@ -1,8 +1,10 @@
 """Calls of the kernel that no lab needs and that reach past what holds a worker: refused with ENOSYS, for the worker and everything it starts.
 
 System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring and AIO work
-while their owner is stopped; userfaultfd and bpf are there for holes in the kernel. Sockets are for this machine alone: an open TCP connection that is
-handed over in a message is closed by whoever reads the message, and closing one can be made to take days.
+while their owner is stopped, as timers do that send signals (timer_create), which can continue it, too; so can files that send a signal of one's
+choice (F_SETSIG), and folders that tell when another reads them (F_NOTIFY); userfaultfd and bpf are there for holes in the kernel. Sockets are for
+this machine alone: an open TCP connection that is handed over in a message is closed by whoever reads the message, and closing one can be made to
+take days.
 Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
 
@@ -16,7 +18,7 @@ import struct
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
 _X32 = 0x40000000
 """x86-64's second numbering of the same calls."""
 
@@ -24,10 +26,12 @@ _ARCHES = {
     "x86_64": (
         0xC000003E,
         41,
+        72,
         {
             "shmget": 29,
             "msgget": 68,
             "io_setup": 206,
+            "timer_create": 222,
             "add_key": 248,
             "request_key": 249,
             "keyctl": 250,
@@ -39,8 +43,10 @@ _ARCHES = {
     "aarch64": (
         0xC00000B7,
         198,
+        25,
         {
             "io_setup": 0,
+            "timer_create": 107,
             "msgget": 186,
             "shmget": 194,
             "add_key": 217,
@@ -52,9 +58,11 @@ _ARCHES = {
         },
     ),
 }
-"""By kind of machine: what the kernel calls it (linux/audit.h), the number of `socket`, and those of the refused calls."""
+"""By kind of machine: what the kernel calls it (linux/audit.h), the numbers of `socket` and `fcntl`, and those of the refused calls."""
 _UNIX, _NETLINK = 1, 16
 """Families of sockets (bits/socket.h)."""
+_F_SETSIG, _F_NOTIFY = 10, 1026
+"""Commands of fcntl (linux/fcntl.h)."""
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
@@ -64,7 +72,7 @@ def program(machine: str, *, network: bool = False) -> bytes:
     """
     if machine not in _ARCHES:
         return b""
-    arch, socket, calls = _ARCHES[machine]
+    arch, socket, fcntl, calls = _ARCHES[machine]
     # Jumps count the instructions left out. The last two: allow, refuse.
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in calls.values())]
     families = (
@@ -75,10 +83,18 @@ def program(machine: str, *, network: bool = False) -> bytes:
     socket_lines = (
         [] if network else [(_EQUAL, 0, len(families) + 1, socket), (_LOAD, 0, 0, _FIRST_ARGUMENT_AT), *families]
     )
-    ahead = len(tests) + len(socket_lines)
+    fcntl_lines = [
+        (_EQUAL, 0, 5, fcntl),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
+        (_EQUAL, 1, 0, _F_SETSIG),
+        (_EQUAL, 0, 1, _F_NOTIFY),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    ahead = len(tests) + len(fcntl_lines) + len(socket_lines)
     lines = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
     lines += [(test, ahead - at, 0, value) for at, (test, value) in enumerate(tests)]
-    lines += socket_lines
+    lines += fcntl_lines + socket_lines
     lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     return b"".join(struct.pack("<HBBI", *line) for line in lines)
 

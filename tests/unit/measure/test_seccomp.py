@@ -10,26 +10,27 @@ X86, ARM, OTHER = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOWED, REFUSED = 0x7FFF0000, 0x00050000 | 38
 
 
-def answer(code: bytes, arch: int, number: int, argument: int = 0) -> int:
-    """What the filter says of a call with this first argument."""
+def answer(code: bytes, arch: int, number: int, argument: int = 0, second: int = 0) -> int:
+    """What the filter says of a call with these arguments."""
     lines, at, value = list(struct.iter_unpack("<HBBI", code)), 0, 0
     while True:
         what, if_so, if_not, constant = lines[at]
         if what == 0x06:
             return constant
         if what == 0x20:
-            value, at = {0: number, 4: arch, 16: argument}[constant], at + 1
+            value, at = {0: number, 4: arch, 16: argument, 24: second}[constant], at + 1
         else:
             holds = value == constant if what == 0x15 else value >= constant
             at += 1 + (if_so if holds else if_not)
 
 
 @pytest.mark.parametrize(
-    ("machine", "arch", "shmget", "io_setup"), [("x86_64", X86, 29, 206), ("aarch64", ARM, 194, 0)]
+    ("machine", "arch", "shmget", "io_setup", "timer_create"),
+    [("x86_64", X86, 29, 206, 222), ("aarch64", ARM, 194, 0, 107)],
 )
-def test_only_the_named_calls_are_refused(machine, arch, shmget, io_setup):
+def test_only_the_named_calls_are_refused(machine, arch, shmget, io_setup, timer_create):
     code = program(machine)
-    assert [answer(code, arch, number) for number in (shmget, io_setup, 425)] == [REFUSED] * 3
+    assert [answer(code, arch, number) for number in (shmget, io_setup, timer_create, 425)] == [REFUSED] * 4
     assert [answer(code, arch, number) for number in (1, 3, 63, 439)] == [ALLOWED] * 4
 
 
@@ -50,3 +51,12 @@ def test_sockets_are_for_this_machine_alone_unless_ranks_have_to_meet(machine, a
     assert [answer(alone, arch, socket, family) for family in (inet, inet6)] == [0x00050000 | 97] * 2
     assert answer(open_, arch, socket, inet) == ALLOWED
     assert answer(open_, arch, 425) == REFUSED
+
+
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize(("machine", "arch", "fcntl"), [("x86_64", X86, 72), ("aarch64", ARM, 25)])
+def test_a_file_sends_no_signal_of_ones_choice(machine, arch, fcntl, network):
+    code, duplicate, get_flags, set_signal, notify = program(machine, network=network), 0, 3, 10, 1026
+    assert [answer(code, arch, fcntl, 5, what) for what in (set_signal, notify)] == [REFUSED] * 2
+    assert [answer(code, arch, fcntl, set_signal, what) for what in (duplicate, get_flags)] == [ALLOWED] * 2
+    assert answer(code, arch, fcntl + 1, 5, set_signal) == ALLOWED

@@ -1,6 +1,7 @@
 """What a worker may do and what becomes of it, each by a learner's file that tries."""
 
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -146,6 +147,201 @@ def test_a_worker_that_does_not_stand_still_is_not_measured_beside(context, monk
         monkeypatch.setattr(session.worker, "freeze", lambda: False)
         with pytest.raises(LearnerFault, match="inside a call of the kernel"):
             session.call([])
+
+
+@pytest.fixture
+def ungrouped(monkeypatch):
+    """A machine with bubblewrap and without control groups."""
+    if bubblewrap() is None:
+        pytest.skip("bubblewrap is not installed: the verdict says so too")
+    monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
+
+
+CHAIN = """
+import mmap, os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them itself: their time is nobody's
+with open("counter", "wb") as file:
+    file.write(bytes(8))
+with open("counter", "r+b") as file:
+    counter = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+def load(device):
+    def call():
+        end = time.monotonic() + 5
+        if not os.fork():
+            for _ in range(400):  # a process that is always another one, and here for a moment
+                counter[0] += 1
+                if time.monotonic() > end or os.fork():
+                    os._exit(0)
+            os._exit(0)
+        time.sleep(0.05)
+        return counter[0]
+    return call
+"""
+
+
+def test_a_chain_of_short_lived_processes_stands_still_and_goes_on_when_told(context, ungrouped):
+    with start(context, CHAIN) as session:
+        for _ in range(5):
+            session.call([])
+            counter = np.memmap(context.submission / "counter", np.int64, "r")
+            stopped_at = int(counter[0])
+            time.sleep(0.2)
+            assert counter[0] == stopped_at, "the chain went on while its worker was frozen"
+            assert not session.worker.ran_while_frozen()
+            assert session.worker._woken == 0
+            session.worker.thaw()
+            time.sleep(0.05)
+            assert session.worker.freeze()
+            assert counter[0] > stopped_at, "there was no chain"
+
+
+def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unheld, monkeypatch):
+    monkeypatch.setattr(process, "FREEZE_S", 0.2)
+    with start(context, "def load(device):\n    return lambda: 1") as session, monkeypatch.context() as always:
+        numbers = iter(range(1 << 30))
+        always.setattr(
+            session.worker, "tree", lambda: [type("Other", (), {"pid": next(numbers), "suspend": int, "resume": int})]
+        )
+        began = time.monotonic()
+        assert not session.worker.freeze()
+        assert time.monotonic() - began < 5
+        session.worker._frozen.clear()
+
+
+WAKING = """
+import fcntl
+import os
+def load(device):
+    def call():
+        if not os.fork():
+            for _ in range(3):  # each wakes the others, for it is never stopped itself by what it sends
+                os.fork()
+            end = os.times().elapsed + 4
+            while os.times().elapsed < end:
+                os.kill(-1, 18)
+            os._exit(0)
+        return 1
+    return call
+"""
+
+
+def test_who_wakes_one_another_are_stopped_together(context, ungrouped):
+    with start(context, WAKING) as session:
+        session.call([])
+        before_s = session.worker._on_cpu_s()
+        time.sleep(0.3)
+        assert session.worker._on_cpu_s() - before_s < 0.02
+        assert not session.worker.ran_while_frozen()
+        assert session.worker._woken == 0
+
+
+@pytest.mark.parametrize(
+    "does", ["pass", "time.sleep(0.01); os.fork() or os._exit(0); os.wait()"], ids=["spins", "forks"]
+)
+def test_who_is_woken_all_the_same_is_found_by_what_it_did(context, ungrouped, does):
+    code = f"""
+import os, threading, time
+def work():
+    while True:
+        {does}
+def load(device):
+    threading.Thread(target=work, daemon=True).start()
+    return lambda: 1
+"""
+    with start(context, code) as session:
+        for _ in range(process.FROZEN_FORGIVEN + 1):
+            session.call([])
+            for other in session.worker.tree():
+                other.send_signal(signal.SIGCONT)
+            time.sleep(0.1)
+        with pytest.raises(LearnerFault, match="went on running while it was stopped"):
+            session.call([])
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "[tries(os.kill, 1, number) for number in range(1, 65)]",
+        "[tries(open, f'/proc/1/fd/{number}', 'wb', 0) for number in range(64)]",
+        "[tries(open, '/proc/1/mem', 'r+b', 0), tries(os.listdir, '/proc/1/map_files'), tries(libc.ptrace, 16, 1, 0, 0)]",
+        "[libc.syscall(438, os.pidfd_open(1), number, 0) for number in range(64)]",
+        "[os.setpriority(os.PRIO_PROCESS, 1, 19), os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))]",
+    ],
+    ids=["signals", "descriptors", "memory", "pidfd_getfd", "priority"],
+)
+def test_the_sandboxs_first_process_cannot_be_touched(context, ungrouped, attack):
+    code = f"""
+import ctypes, os
+libc = ctypes.CDLL(None)
+def tries(what, *arguments):
+    try:
+        return what(*arguments)
+    except OSError:
+        return None
+def load(device):
+    def call():
+        taken = {attack}
+        return sum(isinstance(one, int) and one > 2 or hasattr(one, "write") for one in taken)
+    return call
+"""
+    with start(context, code) as session:
+        for _ in range(3):
+            assert session.call([])[1] == [0]
+        assert not session.worker.ran_while_frozen()
+
+
+def test_who_keeps_the_first_process_from_looking_ends_with_it(context, ungrouped):
+    code = "import resource\ndef load(device):\n    return lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)) and 1"
+    with start(context, code) as session:
+        session.call([])
+        with pytest.raises(LearnerFault) as caught:
+            session.call([])
+    assert caught.value.reason == "crashed"
+    assert not left_with(context.janitor.folder)
+
+
+@pytest.mark.parametrize("who", ["first process", "sandbox", "supervisor"])
+def test_a_killed_first_process_leaves_nothing(context, ungrouped, who):
+    code = f"def load(device):\n    return lambda: 1\n{DETACH}"
+    with start(context, code) as session:
+        session.call([])
+        supervisor = session.worker._handle
+        sandbox = supervisor.children()[0]
+        {"supervisor": supervisor, "sandbox": sandbox, "first process": sandbox.children()[0]}[who].kill()
+        with pytest.raises(LearnerFault) as caught:
+            session.call([])
+    assert caught.value.reason == "crashed"
+    assert not left_with(context.janitor.folder)
+
+
+REFUSED = """
+import ctypes, errno, fcntl, os, resource, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(what):
+    try:
+        what()
+    except OSError as error:
+        return error.errno == errno.ENOSYS
+    return False
+def timer():
+    if libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) != 0:
+        raise OSError(ctypes.get_errno(), "timer_create")
+def load(device):
+    ours, _ = os.pipe()
+    here = os.open(".", os.O_RDONLY)
+    return lambda: (
+        int(refused(timer)),
+        int(refused(lambda: fcntl.fcntl(ours, fcntl.F_SETSIG, signal.SIGCONT))),
+        int(refused(lambda: fcntl.fcntl(here, fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT))),
+        fcntl.fcntl(ours, fcntl.F_GETFD),
+        resource.getrlimit(resource.RLIMIT_SIGPENDING)[1],
+    )
+"""
+
+
+def test_nothing_of_the_kernels_wakes_a_worker_by_a_signal(context):
+    with start(context, REFUSED) as session:
+        assert session.call([])[1] == [1, 1, 1, fcntl.FD_CLOEXEC, process.MAX_SIGNALS]
 
 
 def test_time_spent_waiting_for_a_core_is_told(context):
@@ -384,14 +580,16 @@ VERIFIER = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
+import fcntl
 import os
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure import process
 from bottleneck_lab.measure.verifier import check_lab
-if "unheld" in sys.argv:
-    process.bubblewrap = lambda: None
+if sys.argv[3] != "held":
     process.Cgroup.create = lambda *_: None
+if sys.argv[3] == "unheld":
+    process.bubblewrap = lambda: None
 check_lab(find_lab("running-mean"), Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.argv[2]),
           progress=lambda doing, share: print(doing, flush=True))
 """
@@ -404,7 +602,12 @@ PHASES = ["starting the reference", "loading your code", "comparing", "measuring
     ("how", "phase", "held"),
     [
         *((how, phase, "held") for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM) for phase in PHASES),
-        *((how, phase, "unheld") for how in (signal.SIGKILL, signal.SIGINT) for phase in PHASES[3:]),
+        *(
+            (how, phase, held)
+            for held in ("ungrouped", "unheld")
+            for how in (signal.SIGKILL, signal.SIGINT)
+            for phase in PHASES[3:]
+        ),
     ],
 )
 def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, how, phase, held):
