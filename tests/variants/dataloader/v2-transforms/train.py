@@ -1,4 +1,4 @@
-"""ResNet-50 fed by torchvision's own decoder and v2 transforms on uint8 tensors, in two persistent workers."""
+"""ResNet-50 fed by torchvision's own decoder and v2 transforms on uint8 tensors, in four persistent workers, so that none waits long for a core."""
 
 import recipe
 import torch
@@ -33,9 +33,9 @@ def train(accelerator, photos, cache):
         Photographs(photos),
         batch_size=recipe.BATCH_SIZE,
         sampler=sampler,
-        num_workers=2,
+        num_workers=4,
         persistent_workers=True,
-        prefetch_factor=3,
+        prefetch_factor=2,
         worker_init_fn=lambda _: torch.set_num_threads(1),
     )
     for epoch in accelerator.epochs():
