@@ -5,6 +5,7 @@ Most scripts run one after the other in one worker, as a check's runs do: what a
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.ranks import emulation as running
 from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
@@ -226,6 +228,7 @@ BROKEN_RULES = {
     "asks_and_leaves": ("crashed", "ended before its training was over"),
     "never_reads": ("timed out", "does not read what it asked for"),
     "hung_rank": ("timed out", "Rank 1 did not come"),
+    "hoards_memory": ("crashed", "more than 2 GiB of memory"),
     "lost_collective": ("crashed", "is in"),
 }
 
@@ -235,7 +238,7 @@ def test_every_exploit_is_tried():
     assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
 
 
-@pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank"}))
+@pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank", "hoards_memory"}))
 def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
     monkeypatch.setattr(running, "SILENCE_S", 6.0 if name in ("hung_rank", "never_reads") else 12.0)
     reason, words = BROKEN_RULES[name]
@@ -254,6 +257,15 @@ def test_a_rank_that_is_killed_ends_the_run_and_leaves_nothing(tmp_path):
     assert words in caught.value.sentence
     assert set(living_children()) <= set(before)
     assert open_descriptors() <= descriptors
+
+
+def test_ranks_that_exceed_a_limit_without_a_control_group_are_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(Cgroup, "create", lambda *_: None)
+    monkeypatch.setattr(running, "LIMITS", replace(running.LIMITS, memory_bytes=2 << 30))
+    reason, words = BROKEN_RULES["hoards_memory"]
+    with pytest.raises(Violation, match=words) as caught:
+        emulated(EXPLOITS / "hoards_memory" / "train.py", tmp_path)
+    assert caught.value.reason == reason
 
 
 def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(two_ranks, monkeypatch):
@@ -289,8 +301,6 @@ def test_a_backward_that_is_told_afterwards_ends_with_other_parameters(reference
 
 def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):
     forged = [(total, 0.5 * squares) for total, squares in solution.gradients]
-    from dataclasses import replace
-
     assert "is not the gradient" in (same_training(replace(solution, gradients=forged), reference) or "")
     moved = [parameters + np.float32(0.01) for parameters in solution.parameters]
     assert "of the training's way" in (same_training(replace(solution, parameters=moved), reference) or "")

@@ -16,9 +16,25 @@ from bottleneck_lab.measure.process import Limits, Paths, Worker, printable
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
 
 Role = Literal["reference", "learner"]
-_WATCH_S = 0.5
+WATCH_S = 0.5
+"""Between two looks at a worker's limits."""
 MAX_TEXT = 4000
 """Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a hostile one megabytes."""
+
+
+class LimitWatch:
+    """Looks, twice a second at most, whether a worker keeps to its limits."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._looked = time.monotonic()
+
+    def excess(self) -> str | None:
+        """Which limit it exceeds, as words for the verdict; None where it exceeds none, or was looked at a moment ago."""
+        if time.monotonic() - self._looked < WATCH_S:
+            return None
+        self._looked = time.monotonic()
+        return self._worker.excess()
 
 
 class Session:
@@ -28,7 +44,7 @@ class Session:
         self.role: Role = role
         self.worker = worker
         self.channel = channel
-        self._watched = time.monotonic()
+        self._limits = LimitWatch(worker)
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +64,7 @@ class Session:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                kind, values = self.channel.receive(min(_WATCH_S, max(0.0, deadline - time.monotonic())))
+                kind, values = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
                 # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
                 if self.worker.process.poll() is not None and not self.channel.waiting():
@@ -69,10 +85,7 @@ class Session:
 
     def watch(self, doing: str) -> None:
         """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
-        if time.monotonic() - self._watched < _WATCH_S:
-            return
-        self._watched = time.monotonic()
-        if excess := self.worker.excess():
+        if excess := self._limits.excess():
             raise self.fault("crashed", f"{doing}: the code {excess}.")
 
     def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
@@ -28,6 +29,7 @@ from bottleneck_lab.measure.ranks.protocol import (
     unpack,
 )
 from bottleneck_lab.measure.ranks.rules import Ledger, Violation
+from bottleneck_lab.measure.session import WATCH_S
 from bottleneck_lab.measure.wire import Arena
 
 _CHUNK = 1 << 18
@@ -50,15 +52,21 @@ class Link:
     announced: tuple[float, float] = (0.0, 0.0)
     is_gradient: bool = False
     finished: bool = False
+    patience_s: float = math.inf
+    watch: Callable[[], None] = lambda: None
 
     def send(self, data: bytes) -> None:
-        """Raises Violation when the rank is gone, or does not read what it asked for."""
-        try:
-            self.sock.sendall(data)
-        except TimeoutError as error:
-            raise Violation("timed out", f"Rank {self.ledger.rank} does not read what it asked for.") from error
-        except OSError as error:
-            raise self.gone() from error
+        """Raises Violation when the rank is gone, or does not read what it asked for; meanwhile the others are watched."""
+        end = time.monotonic() + self.patience_s
+        while data:
+            try:
+                data = data[self.sock.send(data) :]
+            except TimeoutError as error:
+                self.watch()
+                if time.monotonic() >= end:
+                    raise Violation("timed out", f"Rank {self.ledger.rank} does not read what it asked for.") from error
+            except OSError as error:
+                raise self.gone() from error
 
     def receive(self) -> bytes:
         """What the rank has sent; nothing at its end."""
@@ -116,24 +124,39 @@ class FabricServer:
     def _placed(self, rank: int) -> np.ndarray[Any, Any]:
         return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
 
-    def serve(self, total_s: float, silence_s: float, progress: Callable[[int], None]) -> None:
-        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one."""
+    def serve(
+        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], str | None]
+    ) -> None:
+        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one.
+
+        `excess` says which limit the ranks exceed, if any; it is asked twice a second.
+        """
+
+        def watch() -> None:
+            if exceeded := excess():
+                raise Violation("crashed", f"The script {exceeded}.")
+
         poll = select.poll()
         numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}
         for number, rank in numbers.items():
             poll.register(number, select.POLLIN)
-            self.links[rank].sock.settimeout(silence_s)
-        end = time.monotonic() + total_s
+            link = self.links[rank]
+            link.sock.settimeout(WATCH_S)
+            link.patience_s, link.watch = silence_s, watch
+        heard = time.monotonic()
+        end = heard + total_s
         while not all(link.finished for link in self.links):
-            patience_s = min(
-                silence_s if self.recorded else total_s, end - time.monotonic()
-            )  # importing torch is not silence
-            ready = poll.poll(1e3 * max(0.0, patience_s))
-            if not ready:
-                raise self._hung(total_s if time.monotonic() >= end else silence_s)
+            ready = poll.poll(1e3 * WATCH_S)
+            watch()
+            now = time.monotonic()
+            if now >= end:
+                raise self._hung(total_s)
+            if not ready and self.recorded and now - heard >= silence_s:  # importing torch is not silence
+                raise self._hung(silence_s)
             for number, _ in ready:
                 if not self._receive(numbers[number]):
                     poll.unregister(number)
+            heard = time.monotonic() if ready else heard
             progress(min(link.clock.step for link in self.links))
 
     def _receive(self, rank: int) -> bool:
