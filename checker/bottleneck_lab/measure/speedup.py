@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import (
     Conditions,
     grade_check,
@@ -37,7 +38,7 @@ from bottleneck_lab.grading.sequential import (
     self_test,
     shuffled_order,
 )
-from bottleneck_lab.grading.statistics import log_ratios, noise_share
+from bottleneck_lab.grading.statistics import bounds_at, log_ratios, noise_share
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure import kernels
 from bottleneck_lab.measure.context import Context, Measured
@@ -49,6 +50,11 @@ from bottleneck_lab.measure.wire import Kind, Value
 
 MAX_OVERHEAD_SHARE = 0.02
 """Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
+FAR_PAIRS, FAR = 7, 2.0
+"""Code so slow that the time is up before the first look: this many pairs of a case, each of them this many times beyond the target, decide all the same.
+
+By the coin alone, code that meets the target comes out so once in 2⁷ times; that noise moves it by a factor of two each time has to come on top.
+"""
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: CPU time is counted in hundredths of a second where there is no control group."""
 
@@ -57,7 +63,7 @@ MAX_CORES_SHARE = 1.1
 class Case:
     """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
 
-    `cpu_s`: CPU seconds of the learner's calls, added up.
+    `cpu_s`: CPU seconds of the learner's calls, added up. `out_of_time`: the learner's calls have used up the time of the whole comparison.
     """
 
     name: str
@@ -66,6 +72,7 @@ class Case:
     learner_s: list[float] = field(default_factory=list)
     decisions: dict[str, Decision] = field(default_factory=dict)
     cpu_s: float = 0.0
+    out_of_time: bool = False
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Asks every test about the pairs so far; True while one of them wants more."""
@@ -74,6 +81,9 @@ class Case:
             id_: _agreed(test, _SAMPLES[id_](self), _SAMPLES[id_](without), exhausted=exhausted)
             for id_, test in tests.items()
         }
+        if self.out_of_time and self.is_far(tests) and len(self.learner_s) >= FAR_PAIRS:
+            seen = bounds_at(self.ratios(), rank=1)
+            self.decisions["speedup"] = Decision(State.FAIL, seen, len(self.learner_s), wanted=0)
         return any(decision.wanted for decision in self.decisions.values())
 
     def without_overhead(self) -> Case:
@@ -81,12 +91,19 @@ class Case:
         reference_s, learner_s = (
             [max(second - self.overhead_s, 1e-9) for second in side] for side in (self.reference_s, self.learner_s)
         )
-        return Case(self.name, 0.0, reference_s, learner_s)
+        return replace(self, overhead_s=0.0, reference_s=reference_s, learner_s=learner_s)
 
     def without_waiting(self, share: float) -> Case:
         """The same without the share (0–1) of the learner's time in which its threads waited for a core."""
         learner_s = [max(second * (1 - share), 1e-9) for second in self.learner_s]
-        return Case(self.name, self.overhead_s, self.reference_s, learner_s)
+        return replace(self, learner_s=learner_s)
+
+    def is_far(self, tests: dict[str, SequentialTest]) -> bool:
+        """Whether there are too few pairs for a look, and the speed-up misses its target by far in every one of them, with the protocol's time and without."""
+        test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
+        if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
+            return False
+        return max(pairs) * FAR * (1 + test.doubt) < test.bar
 
     def states(self) -> dict[str, State]:
         """What each test said."""
@@ -180,7 +197,9 @@ def measure(context: Context) -> Measured:
     kernels.refuse_forbidden(context)
     context.progress("starting the reference", 0.05)
     reference_entry = str(settings.get("reference", context.lab.spec.entry))
-    with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
+    # It is there while the other side has its turns: their time is not to be what ends it.
+    patient = replace(limits, total_s=2 * limits.total_s)
+    with CallSession.start(context, "reference", context.pristine(), reference_entry, patient) as reference:
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
             notes = kernels.refuse_stray_accesses(context)
@@ -252,7 +271,7 @@ def _refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> Non
     for case in cases:
         share = case.overhead_s / median(case.learner_s or [math.inf])
         plain = {id_: test.decide(_SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
-        if share > MAX_OVERHEAD_SHARE and plain != case.states():
+        if share > MAX_OVERHEAD_SHARE and plain != case.states() and not case.out_of_time:
             raise VerifierFault(
                 f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
             )
@@ -300,7 +319,22 @@ def _sample(comparison: Comparison, cases: list[Case], tests: dict[str, Sequenti
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
     for case in cases:
         case.decide(tests, exhausted=True)
+    if open_ and not any(case.failed() for case in cases):
+        _settle_slowest(comparison, cases, tests, time.monotonic() - begin)
     return cases
+
+
+def _settle_slowest(
+    comparison: Comparison, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float
+) -> None:
+    """The time is up. Where the learner's calls took most of it, the slowest case gets the pairs that show it to be far too slow, as long as it does."""
+    slowest = max(cases, key=lambda case: sum(case.learner_s))
+    if sum(sum(case.learner_s) for case in cases) <= spent_s / 2:
+        return
+    while slowest.is_far(tests) and len(slowest.learner_s) < FAR_PAIRS:
+        comparison.pair(slowest)
+    slowest.out_of_time = True
+    slowest.decide(tests, exhausted=True)
 
 
 def _answers_result(context: Context, cases: list[Case], hard: int) -> CriterionResult:
@@ -324,8 +358,17 @@ def _spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float
 def _target_results(context: Context, cases: list[Case], spared: set[str], other_cores: float) -> list[CriterionResult]:
     """One result a target, which every case has to meet on its own. A miss that is `spared` needs the machine for itself."""
     results = [
-        worst_case({case.name: grade_decision(spec, case.decisions[spec.id]) for case in cases})
+        worst_case({case.name: _result(spec, case) for case in cases})
         for spec in context.lab.spec.devices[context.device].criteria
         if spec.id in _SAMPLES
     ]
     return [not_held_against(result, other_cores) if result.id in spared else result for result in results]
+
+
+def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
+    """What a case's pairs say of a criterion, and that they are few where its calls left time for no more."""
+    result = grade_decision(spec, case.decisions[spec.id])
+    if not (case.out_of_time and result.holds is False):
+        return result
+    said = f"{result.sentence.rstrip('.')}. The time was up after so few pairs: its calls took {median(case.learner_s):.3g} s each."
+    return msgspec.structs.replace(result, sentence=said)

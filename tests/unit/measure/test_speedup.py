@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.measure import speedup
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.speedup import Case, _refuse_more_threads, _refuse_overhead, _spared
+from bottleneck_lab.measure.speedup import Case, _refuse_more_threads, _refuse_overhead, _sample, _spared
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
 
@@ -66,6 +69,77 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
         made.decide(TESTS, exhausted=True)
     assert _spared([starved, slow], TESTS, waited_s=0.1) == set()
     assert _spared([starved], TESTS, waited_s=0.05) == {"speedup"}
+
+
+class Timed:
+    """Stands where a comparison stands: each pair of a case takes the seconds given for reference and learner, on a made-up clock."""
+
+    def __init__(self, monkeypatch, max_s, **seconds):
+        self.context = SimpleNamespace(settings={"max_s": max_s}, rng=random.Random(1), progress=lambda *_: None)
+        self.seconds, self.now = seconds, 0.0
+        monkeypatch.setattr(speedup.time, "monotonic", lambda: self.now)
+
+    def pair(self, case):
+        reference_s, learner_s = self.seconds[case.name]
+        case.reference_s.append(reference_s)
+        case.learner_s.append(learner_s)
+        self.now += reference_s + learner_s
+
+    def sampled(self, tests=TESTS):
+        return _sample(self, [Case(name) for name in self.seconds], tests)
+
+
+SIX = {f"case_{number}": (0.5, 19.0) for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("max_s", "seconds", "state"),
+    [
+        (120, {"only": (0.1, 11.0)}, State.FAIL),
+        (120, {"only": (0.1, 29.0)}, State.FAIL),
+        (150, SIX, State.FAIL),
+        (150, {**dict.fromkeys(SIX, (1.0, 0.2)), "slow": (0.1, 20.0)}, State.FAIL),
+        (120, {"only": (20.0, 11.0)}, State.INCONCLUSIVE),  # the target is 3x: missed, but not by far
+        (120, {"only": (20.0, 15.0)}, State.INCONCLUSIVE),  # missed by far, but the reference is what takes the time
+        (120, {"only": (40.0, 11.0)}, State.INCONCLUSIVE),  # and never a PASS
+    ],
+)
+def test_calls_that_use_up_the_time_fail_where_they_are_far_too_slow(monkeypatch, max_s, seconds, state):
+    cases = Timed(monkeypatch, max_s, **seconds).sampled()
+    worst = max(cases, key=lambda case: sum(case.learner_s))
+    assert worst.states() == {"speedup": state}
+    assert len(worst.learner_s) < 12
+
+
+def test_one_pair_that_is_not_far_off_leaves_it_undecided(monkeypatch):
+    timed = Timed(monkeypatch, 120, only=(0.1, 29.0))
+    honest = timed.pair
+
+    def pair(case):
+        timed.seconds = {"only": (20.0, 11.0) if len(case.learner_s) == 5 else (0.1, 29.0)}
+        honest(case)
+
+    timed.pair = pair
+    (case,) = timed.sampled()
+    assert case.states() == {"speedup": State.INCONCLUSIVE}
+    assert len(case.learner_s) == 6
+
+
+def test_time_used_up_by_waiting_for_a_core_is_spared(monkeypatch):
+    cases = Timed(monkeypatch, 120, only=(1.0, 11.0)).sampled()
+    waited = sum(cases[0].learner_s)
+    assert _spared(cases, TESTS, waited_s=0.5 * waited) == set()
+    assert _spared(cases, TESTS, waited_s=0.95 * waited) == {"speedup"}
+
+
+def test_what_used_up_the_time_is_said(monkeypatch):
+    cases = Timed(monkeypatch, 120, only=(0.1, 11.0)).sampled()
+    spec = CriterionSpec("speedup", "target", "speed", 3.0, unit="x")
+    lab = SimpleNamespace(spec=SimpleNamespace(devices={"cpu": DeviceSpec([spec])}))
+    (result,) = speedup._target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
+    assert result.holds is False
+    assert "11 pairs" in result.sentence
+    assert result.sentence.endswith("The time was up after so few pairs: its calls took 11 s each.")
 
 
 def on(cores: float, allowed: int | None) -> None:
