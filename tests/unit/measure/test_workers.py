@@ -180,7 +180,8 @@ def load(device):
 
 
 def test_a_chain_of_short_lived_processes_stands_still_and_goes_on_when_told(context, ungrouped):
-    with start(context, CHAIN) as session:
+    limits = replace(LIMITS, memory_bytes=2 << 30, processes=100)  # links of several chains at once
+    with start(context, CHAIN, limits=limits) as session:
         for _ in range(5):
             session.call([])
             counter = np.memmap(context.submission / "counter", np.int64, "r")
@@ -209,7 +210,6 @@ def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unhe
 
 
 WAKING = """
-import fcntl
 import os
 def load(device):
     def call():
@@ -580,7 +580,6 @@ VERIFIER = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-import fcntl
 import os
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
 from bottleneck_lab.catalog import find_lab
@@ -640,14 +639,14 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
 def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "MAX_FILES", 50)
     (tmp_path / "some").write_bytes(bytes(8192))
-    assert process._too_much_below(tmp_path, 8192) is None
-    assert "GiB" in process._too_much_below(tmp_path, 8191)
+    assert process.too_much_below(tmp_path, 8192) is None
+    assert "GiB" in process.too_much_below(tmp_path, 8191)
     deep = tmp_path.joinpath(*["d"] * (process.MAX_DEPTH + 1))
     monkeypatch.setattr(process, "MAX_FILES", 500)
     deep.mkdir(parents=True)
-    assert "deep" in process._too_much_below(tmp_path, 8192)
+    assert "deep" in process.too_much_below(tmp_path, 8192)
     monkeypatch.setattr(process, "MAX_FILES", 50)
-    assert "50 files" in process._too_much_below(tmp_path, 8192)
+    assert "50 files" in process.too_much_below(tmp_path, 8192)
 
 
 def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path, monkeypatch):
@@ -655,9 +654,9 @@ def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path
         keeps_its_size = 1
         assert ctypes.CDLL(None).fallocate(file.fileno(), keeps_its_size, ctypes.c_long(0), ctypes.c_long(1 << 20)) == 0
     assert (tmp_path / "promised").stat().st_size == 0
-    assert "GiB" in process._too_much_below(tmp_path, 1 << 19)
+    assert "GiB" in process.too_much_below(tmp_path, 1 << 19)
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
-    assert "look into" in process._too_much_below(tmp_path, 1 << 30)
+    assert "look into" in process.too_much_below(tmp_path, 1 << 30)
 
 
 def test_files_without_a_name_count_once_and_each_for_what_it_lies_in(tmp_path):
