@@ -47,6 +47,8 @@ FREEZE_S = 5.0
 """Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
 _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
+_HOLDERS = 3
+"""Processes that are not the worker's but hold it: the supervisor, the sandbox in it, and the sandbox's first process."""
 END_S = 10.0
 """Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed call of the kernel may go on for a while."""
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.005, 0.02, 2
@@ -348,15 +350,17 @@ class Worker:
         self._frozen.clear()
 
     def cpu_s(self) -> float:
-        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for, if only by the supervisor."""
+        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for, if only by those who hold it."""
         if self._cgroup is not None:
             return self._cgroup.cpu_s()
-        total = 0.0
+        total, ours = 0.0, {self._handle.pid}
         for process in [self._handle, *self.tree()]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 total += times.children_user + times.children_system
-                total += times.user + times.system if process is not self._handle else 0.0
+                if self._namespace is not None and process.ppid() in ours and len(ours) < _HOLDERS:
+                    ours.add(process.pid)
+                total += times.user + times.system if process.pid not in ours else 0.0
         return total
 
     def waited_s(self) -> float:
@@ -385,7 +389,7 @@ class Worker:
         if len(tree) > self.limits.processes or threads > 8 * self.limits.processes:
             return f"started more than {self.limits.processes} processes"
         nameless = _nameless_bytes([process.pid for process in tree], in_memory=False)
-        if litter := _too_much_below(self.paths.scratch, self.limits.scratch_bytes, nameless):
+        if litter := too_much_below(self.paths.scratch, self.limits.scratch_bytes, nameless):
             return f"wrote {litter}"
         if time.monotonic() - self.started > self.limits.total_s:
             return f"ran longer than {self.limits.total_s:.0f} s in all"
@@ -514,7 +518,7 @@ def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
     return {(status.st_dev, status.st_ino): status.st_blocks * 512} if nameless else {}
 
 
-def _too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
+def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
     """What of a folder's contents, and `besides` bytes elsewhere, is too much, as words, or None. Looks no further than it takes to know."""
     total, count = besides, 0
     folders = [(str(root), 0)]

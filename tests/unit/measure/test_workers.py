@@ -258,6 +258,17 @@ def load(device):
             session.call([])
 
 
+def test_what_holds_a_worker_is_not_charged_to_it(context, ungrouped):
+    with start(context, "def load(device):\n    return lambda: 1") as session:
+        session.call([])
+        before_s = session.worker.cpu_s()
+        first = session.worker._handle.children()[0].children()[0]
+        used_s = sum(first.cpu_times()[:2])
+        while sum(first.cpu_times()[:2]) - used_s < 0.1:  # it looks at all threads each time
+            session.worker.ran_while_frozen()
+        assert session.worker.cpu_s() - before_s < 0.05
+
+
 @pytest.mark.parametrize(
     "attack",
     [
