@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -10,15 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.process import too_much_below
 from bottleneck_lab.measure.submission import collect
 
+ENOUGH_BYTES = 256 << 20
+"""Free at first, room enough for all that the verifier and the reference write."""
 KINDS = {"speedup", "feed", "finding", "ranks"}
 """Each is a module of this package with `measure(context) -> Measured`. A new kind is a new module and a name here."""
 
@@ -69,7 +74,7 @@ def check_lab(
 
 def _measure(context: Context, specs: list[CriterionSpec]) -> tuple[Measured, str, Stopped | None, LabError | None]:
     """What was found, the submission's hash, why the learner's code was stopped, and what was wrong with the machine or with us."""
-    submission = ""
+    submission, room_bytes = "", shutil.disk_usage(context.janitor.folder).free
     try:
         submission = collect(context.lab, context.workspace, context.submission)
         return _kind(context.lab)(context), submission, None, None
@@ -80,11 +85,25 @@ def _measure(context: Context, specs: list[CriterionSpec]) -> tuple[Measured, st
         return Measured([]), submission, None, LabError(fault.detail, fault.advice)
     except LabError as error:
         return Measured([]), submission, None, error
-    except Exception as error:  # ours, whatever it is: never the learner's
+    except Exception as error:  # ours, whatever it is; the learner's only where its files filled the disk
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            stopped, full = _of_a_full_disk(context, room_bytes)
+            return Measured([]), submission, stopped, full
         broken = LabError(
             f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
         )
         return Measured([], details={"traceback": traceback.format_exc()}), submission, None, broken
+
+
+def _of_a_full_disk(context: Context, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
+    """Whose fault it is that the verifier could not write: the learner's where files of the check take half of a room that was enough, else nobody's."""
+    litter = too_much_below(context.janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
+    if litter:
+        return Stopped("crashed", f"The disk is full: your code wrote {litter}."), None
+    where = context.janitor.folder.parent
+    return None, MachineError(
+        f"The disk that holds {where} is full.", "Make room there, or set TMPDIR to another disk."
+    )
 
 
 def _kind(lab: Lab) -> Callable[[Context], Measured]:

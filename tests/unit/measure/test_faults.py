@@ -6,6 +6,7 @@ The outcome has to be right, and the blame: FAIL where it was the learner's proc
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import psutil
@@ -22,7 +24,7 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import janitor
+from bottleneck_lab.measure import janitor, verifier
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -269,6 +271,26 @@ def test_a_disk_that_was_full_is_not(small_disk):
     verdict = check_lab(lab, workspace, small_disk.device, data=workspace, home=workspace)
     assert verdict.outcome is Outcome.ERROR, verdict.summary
     assert [path.name for path in small_disk.temporary.iterdir()] == ["fill"]
+
+
+@pytest.mark.parametrize(("room_mib", "theirs_mib"), [(1000, 600), (1000, 10), (100, 80)])
+def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_filled_it(
+    bench, monkeypatch, room_mib, theirs_mib
+):
+    def written_on(context):
+        with (context.submission / "left").open("wb") as file:
+            file.truncate(theirs_mib << 20)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place = bench("running-mean")
+    monkeypatch.setattr(verifier, "_kind", lambda _lab: written_on)
+    monkeypatch.setattr(verifier.shutil, "disk_usage", lambda _path: Mock(free=room_mib << 20))
+    verdict = place.check()
+    if (room_mib, theirs_mib) == (1000, 600):
+        assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
+    else:
+        assert verdict.outcome is Outcome.ERROR
+        assert verdict.advice == ["Make room there, or set TMPDIR to another disk."]
 
 
 @pytest.mark.parametrize("slug", CONTENT)
