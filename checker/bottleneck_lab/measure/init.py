@@ -26,7 +26,7 @@ _AT_REST = set("TtZXD")
 _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 _AGAIN_S = 0.0005
 _GONE = (2, 3)
-"""ENOENT, ESRCH: it has ended meanwhile. Any other error (the worker may lower our limits) ends this process, and the sandbox with it."""
+"""ENOENT, ESRCH: it has ended meanwhile. Any other error ends this process, and the sandbox with it."""
 
 
 def _text(path: str) -> str:

@@ -6,6 +6,7 @@ kernel under compute-sanitizer, and a criterion `load-bytes` wants tensor cores 
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Paths, printable, sandboxed, worker_environment
+from bottleneck_lab.measure.process import Limits, Paths, Worker, printable, sandboxed
+from bottleneck_lab.measure.session import WATCH_S, LimitWatch
 from bottleneck_lab.measure.static_check import check_binary, readable
 from bottleneck_lab.measure.submission import collect
 from bottleneck_lab.measure.triton_rules import forbidden
@@ -30,7 +32,7 @@ from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 SANITIZER = "compute-sanitizer"
 SANITIZER_CHECKS = ("memcheck", "racecheck")
-SANITIZER_S = 240
+LIMITS = Limits(total_s=240.0, memory_bytes=24 << 30)
 MAX_BINARIES, MAX_BINARY_BYTES = 16, 256 << 20
 MEMORY_BYTES = 8 << 30
 
@@ -59,7 +61,7 @@ def refuse_stray_accesses(context: Context) -> list[str]:
 def _sanitize(context: Context, tool: Path, folder: Path, program: str, check: str) -> str:
     """The note for a clean run, or for one without a conclusion. Raises LearnerFault for problems, which are a wrong output that was lucky."""
     context.progress(f"running the kernel under {SANITIZER} ({check})", 0.9)
-    text, status = _under_sanitizer(tool, folder, program, check)
+    text, status = _under_sanitizer(context, tool, folder, program, check)
     last = printable("".join(text.strip().splitlines()[-1:]))[:200] or "it said nothing"
     if problems := count_problems(text):
         first = printable(first_problem(text))[:300]
@@ -68,34 +70,28 @@ def _sanitize(context: Context, tool: Path, folder: Path, program: str, check: s
             f"{SANITIZER} ({check}) found {problems} problems, first: {first or 'see `lab profile --tool sanitizer`'}.",
         )
     if status is None:
-        return f"{SANITIZER} ({check}) was not done after {SANITIZER_S} s, so it proves nothing."
+        return f"{SANITIZER} ({check}) was not done within {LIMITS.total_s:.0f} s and {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
     if problems == 0 and status == 0:
         return f"{SANITIZER} ({check}) found nothing."
-    if _under_sanitizer(tool, context.pristine(), program, check)[1] == 0:
+    if _under_sanitizer(context, tool, context.pristine(), program, check)[1] == 0:
         raise LearnerFault("wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}")
     return f"{SANITIZER} ({check}) came to no conclusion, with the shipped kernel neither, so it proves nothing: {last}"
 
 
-def _under_sanitizer(tool: Path, folder: Path, program: str, check: str) -> tuple[str, int | None]:
-    """What was said when a folder's program ran, and the exit status, the program's own where the tool found nothing; None when it took too long."""
+def _under_sanitizer(context: Context, tool: Path, folder: Path, program: str, check: str) -> tuple[str, int | None]:
+    """The end of what was said when a folder's program ran, and the exit status, the program's own where nothing was found; None when not done."""
     # It may lie outside the system's folders: all of its toolkit is shown.
     paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
     command = [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program]
+    worker = Worker(command, paths, LIMITS, pass_fds=[], cores=None, threads=2, gpu=True, janitor=context.janitor)
+    watch = LimitWatch(worker)
     try:
-        done = subprocess.run(
-            sandboxed(command, paths, MEMORY_BYTES, gpu=True),
-            cwd=folder,
-            env=worker_environment(paths, threads=2),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SANITIZER_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "", None
-    return done.stdout + done.stderr, done.returncode
+        while worker.process.poll() is None and not watch.excess():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(WATCH_S)
+        return worker.log_tail(), worker.process.poll()
+    finally:
+        worker.end()
 
 
 def with_machine_code(context: Context, measured: Measured) -> Measured:

@@ -219,6 +219,11 @@ def _isolation(cgroup: Cgroup | None, namespace: Namespace | None, limits: Limit
     }
 
 
+def python_module(name: str, *arguments: str) -> list[str]:
+    """The command line of a module in an isolated interpreter."""
+    return [sys.executable, "-I", "-u", "-m", name, *arguments]
+
+
 class Worker:
     """A running worker and everything it started. With `network`, its processes may meet over TCP: ranks that a launcher starts do.
 
@@ -227,7 +232,7 @@ class Worker:
 
     def __init__(
         self,
-        arguments: list[str],
+        command: list[str],
         paths: Paths,
         limits: Limits,
         *,
@@ -236,7 +241,6 @@ class Worker:
         threads: int,
         gpu: bool,
         janitor: Janitor,
-        module: str = "bottleneck_lab.measure.worker",
         network: bool = False,
     ) -> None:
         self.limits = limits
@@ -250,7 +254,6 @@ class Worker:
         self._frozen_at: tuple[float, float] | None = None
         self._woken = 0
         self._janitor = janitor
-        command = [sys.executable, "-I", "-u", "-m", module, *arguments]
         command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, namespace=self._namespace)
         supervised, self._lifeline = janitor.lifeline()
         above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]

@@ -2,9 +2,9 @@
 
 System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring and AIO work
 while their owner is stopped, as timers do that send signals (timer_create), which can continue it, too; so can files that send a signal of one's
-choice (F_SETSIG), and folders that tell when another reads them (F_NOTIFY); userfaultfd and bpf are there for holes in the kernel. Sockets are for
-this machine alone: an open TCP connection that is handed over in a message is closed by whoever reads the message, and closing one can be made to
-take days.
+choice (F_SETSIG), and folders that tell when another reads them (F_NOTIFY); userfaultfd and bpf are there for holes in the kernel. Limits are
+one's own: those of the sandbox's first process would keep it from its work. Sockets are for this machine alone: an open TCP connection that is
+handed over in a message is closed by whoever reads the message, and closing one can be made to take days.
 Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
 
@@ -27,6 +27,7 @@ _ARCHES = {
         0xC000003E,
         41,
         72,
+        302,
         {
             "shmget": 29,
             "msgget": 68,
@@ -44,6 +45,7 @@ _ARCHES = {
         0xC00000B7,
         198,
         25,
+        261,
         {
             "io_setup": 0,
             "timer_create": 107,
@@ -58,7 +60,7 @@ _ARCHES = {
         },
     ),
 }
-"""By kind of machine: what the kernel calls it (linux/audit.h), the numbers of `socket` and `fcntl`, and those of the refused calls."""
+"""By kind of machine: what the kernel calls it (linux/audit.h), the numbers of `socket`, `fcntl` and `prlimit64`, and those of the refused calls."""
 _UNIX, _NETLINK = 1, 16
 """Families of sockets (bits/socket.h)."""
 _F_SETSIG, _F_NOTIFY = 10, 1026
@@ -72,7 +74,7 @@ def program(machine: str, *, network: bool = False) -> bytes:
     """
     if machine not in _ARCHES:
         return b""
-    arch, socket, fcntl, calls = _ARCHES[machine]
+    arch, socket, fcntl, prlimit, calls = _ARCHES[machine]
     # Jumps count the instructions left out. The last two: allow, refuse.
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in calls.values())]
     families = (
@@ -91,10 +93,17 @@ def program(machine: str, *, network: bool = False) -> bytes:
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    ahead = len(tests) + len(fcntl_lines) + len(socket_lines)
+    prlimit_lines = [
+        (_EQUAL, 0, 4, prlimit),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
+        (_EQUAL, 1, 0, 0),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    ahead = len(tests) + len(fcntl_lines) + len(prlimit_lines) + len(socket_lines)
     lines = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
     lines += [(test, ahead - at, 0, value) for at, (test, value) in enumerate(tests)]
-    lines += fcntl_lines + socket_lines
+    lines += fcntl_lines + prlimit_lines + socket_lines
     lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     return b"".join(struct.pack("<HBBI", *line) for line in lines)
 

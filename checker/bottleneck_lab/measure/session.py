@@ -12,7 +12,7 @@ import numpy as np
 
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Limits, Paths, Worker, printable
+from bottleneck_lab.measure.process import Limits, Paths, Worker, printable, python_module
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
 
 Role = Literal["reference", "learner"]
@@ -217,7 +217,7 @@ def start_worker(
     """A worker on `folder`, known to the janitor from the first moment. `hidden` packages are not there for it, where a sandbox can hide them."""
     settings = context.settings
     return Worker(
-        arguments,
+        python_module("bottleneck_lab.measure.worker", *arguments),
         Paths(folder, [context.data], [Path(sysconfig.get_path("purelib"), name) for name in hidden]),
         limits,
         pass_fds=fds,

@@ -202,8 +202,8 @@ def measure(context: Context) -> Measured:
     with CallSession.start(context, "reference", context.pristine(), reference_entry, patient) as reference:
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
-            notes = kernels.refuse_stray_accesses(context)
             measured = _compare(Comparison(context, reference, learner, judge))
+    notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))

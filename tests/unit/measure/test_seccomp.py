@@ -53,6 +53,14 @@ def test_sockets_are_for_this_machine_alone_unless_ranks_have_to_meet(machine, a
     assert answer(open_, arch, 425) == REFUSED
 
 
+@pytest.mark.parametrize(("machine", "arch", "prlimit"), [("x86_64", X86, 302), ("aarch64", ARM, 261)])
+def test_limits_are_ones_own(machine, arch, prlimit):
+    own, first = 0, 1
+    assert answer(program(machine), arch, prlimit, own) == ALLOWED
+    assert answer(program(machine), arch, prlimit, first) == REFUSED
+    assert answer(program(machine), arch, prlimit + 1, first) == ALLOWED
+
+
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize(("machine", "arch", "fcntl"), [("x86_64", X86, 72), ("aarch64", ARM, 25)])
 def test_a_file_sends_no_signal_of_ones_choice(machine, arch, fcntl, network):

@@ -25,7 +25,7 @@ from bottleneck_lab.grading.criteria import grade_check, grade_value
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.process import Limits, Paths, Worker
+from bottleneck_lab.measure.process import Limits, Paths, Worker, python_module
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs
 from bottleneck_lab.measure.ranks.figures import TOLERANCE
 
@@ -185,7 +185,8 @@ def launch(
 
 def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
     """torchrun on this machine, with one process a rank."""
-    launcher = [
+    launcher = python_module(
+        "torch.distributed.run",
         "--nnodes=1",
         f"--nproc-per-node={job.world}",
         "--master-addr=127.0.0.1",
@@ -194,7 +195,7 @@ def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
         "-m",
         "bottleneck_lab.measure.ranks.torchrun",
         msgspec.json.encode(job).decode(),
-    ]
+    )
     return Worker(
         launcher,
         paths,
@@ -204,7 +205,6 @@ def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
         threads=1,
         gpu=job.backend == "nccl",
         janitor=janitor,
-        module="torch.distributed.run",
         network=True,
     )
 

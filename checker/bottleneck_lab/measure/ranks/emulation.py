@@ -19,7 +19,7 @@ import numpy as np
 
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.process import Limits, Paths, Worker
+from bottleneck_lab.measure.process import Limits, Paths, Worker, python_module
 from bottleneck_lab.measure.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.ranks.costs import CostTable, load_fabric
 from bottleneck_lab.measure.ranks.protocol import OK, Event
@@ -258,7 +258,7 @@ def crew(
         shared = _Shared.create(stack, worlds, 4 * costs.elements + _SPARE_BYTES)
         job = shared.job(scratch / "code", entry)
         worker = Worker(
-            [msgspec.json.encode(job).decode()],
+            python_module("bottleneck_lab.measure.ranks.rank", msgspec.json.encode(job).decode()),
             Paths(scratch),
             LIMITS,
             pass_fds=[*chain(*job["sockets"]), *job["arenas"], job["result"], job["go"]],
@@ -266,7 +266,6 @@ def crew(
             threads=1,
             gpu=False,
             janitor=janitor,
-            module="bottleneck_lab.measure.ranks.rank",
         )
         stack.callback(worker.end)
         shared.close_theirs()
