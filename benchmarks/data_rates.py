@@ -23,7 +23,7 @@ LAB = ROOT / "labs" / "dataloader"
 WAYS = {
     "PIL, as shipped (1 worker)": LAB,
     "PIL, draft, uint8 (2 workers)": ROOT / "solutions" / "dataloader",
-    "torchvision v2 (2 workers)": ROOT / "tests" / "variants" / "dataloader" / "v2-transforms",
+    "torchvision v2 (4 workers)": ROOT / "tests" / "variants" / "dataloader" / "v2-transforms",
     "DALI on the CPU (2 threads)": ROOT / "tests" / "variants" / "dataloader" / "dali",
     "packed uint8 (1 worker)": ROOT / "tests" / "variants" / "dataloader" / "packed",
 }
