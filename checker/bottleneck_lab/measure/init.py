@@ -148,9 +148,8 @@ def main() -> None:
     if os.getpid() != 1:
         sys.exit("not the first process of a sandbox: its signals would reach the whole machine")
     libc = ctypes.CDLL(None)
-    libc.prctl(
-        _PR_SET_DUMPABLE, 0, 0, 0, 0
-    )  # the worker may be the same user: it cannot trace us, nor open what we have open
+    # The worker is the same user: without this it could trace us, and open what we have open.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.signal(_SIGINT, ctypes.c_void_p(1))
     orders, command = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(orders, False)

@@ -54,9 +54,8 @@ class Namespace:
 
     def _order(self, order: str) -> int:
         self._orders += 1
-        with contextlib.suppress(
-            OSError
-        ):  # gone; or stopped from outside for so long that no order is read: then it is silent
+        # An error: it is gone, or was stopped from outside for so long that no order is read; then it is silent.
+        with contextlib.suppress(OSError):
             self._socket.settimeout(ANSWER_S)
             self._socket.send(f"{self._orders} {order}".encode())
         return self._orders
