@@ -43,6 +43,7 @@ gpu: ## Run everything that needs a CUDA device, a step at a time; ARGS="--budge
 	else $(MAKE) --no-print-directory setup && $(BIN)/python scripts/gpu.py $(ARGS); fi
 
 bench: $(STAMP) ## Run the benchmarks behind the README's figures.
+	$(BIN)/lab data
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean: ## Remove what building and testing leave behind; the virtual environment stays.

@@ -1,6 +1,6 @@
 """Before and after: the shipped files, the solution and every variant of a lab, each through a whole check, in one run.
 
-    python benchmarks/before_after.py dataloader [--device virtual] [--write]
+    python benchmarks/before_after.py [dataloader …] [--device virtual] [--write]
 
 Prints a table of each criterion that has a figure; with --write, puts it between the `measured` marks of the solution's README.
 Uses the data set of BOTTLENECK_LAB_HOME (make it with `lab data`).
@@ -18,12 +18,12 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, find_lab
+from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.verifier import check_lab
-from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.home import dataset_root, home
 from bottleneck_lab.workspace.lab_rules import variants
 
 MARKS = re.compile(r"(<!-- measured:begin -->\n).*?(<!-- measured:end -->)", re.DOTALL)
@@ -36,8 +36,7 @@ def check(lab: Lab, device: str, overlay: Path | None) -> Verdict:
             collect_pristine(lab, Path(place), overlay)
             if overlay is not None and lab.spec.questions:
                 shutil.copyfile(lab.solution / "diagnosis.toml", Path(place) / "diagnosis.toml")
-            data = home() / "datasets" / "photos"
-            verdict = check_lab(lab, Path(place), device, data=data, home=home())
+            verdict = check_lab(lab, Path(place), device, data=dataset_root("photos"), home=home())
         if verdict.outcome in ("PASS", "FAIL"):
             break
     return verdict
@@ -89,22 +88,27 @@ def table(lab: Lab, device: str) -> str:
     return "\n".join(lines) + f"\n\nMeasured {date.today()} by {command} on {machine}.\n"
 
 
-def main() -> None:
-    """Print the table, and write it where it is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lab")
-    parser.add_argument("--device")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    lab = find_lab(options.lab)
-    device = options.device or next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
+def measure(lab: Lab, asked: str | None, *, write: bool) -> None:
+    """The table of one lab, printed as it comes about and written into its solution's README.md where that is asked for."""
+    device = asked or next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
     text = table(lab, device)
-    if options.write:
+    if write:
         readme = lab.solution / "README.md"
         page, count = MARKS.subn(lambda marks: marks[1] + text + marks[2], readme.read_text(encoding="utf-8"))
         if not count:
             sys.exit(f"{readme} has no measured marks")
         readme.write_text(page, encoding="utf-8")
+
+
+def main() -> None:
+    """Print the table, and write it where it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("labs", nargs="*", metavar="lab", help="all of them unless told")
+    parser.add_argument("--device")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    for lab in [find_lab(slug) for slug in options.labs] or load_labs().values():
+        measure(lab, options.device, write=options.write)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What torch.profiler costs the workload that it captures: step time with and without it, in turns, in one run.
 
-    python benchmarks/capture_overhead.py --photos DIR [--pairs 12]
+    python benchmarks/capture_overhead.py [--photos DIR] [--pairs 12]
 
 Runs the shipped `dataloader` script on the emulated device, with the same device time on both sides. Prints the median step of each side in ms
 and the ratio; goal: at most 1.10.
@@ -22,6 +22,7 @@ from bottleneck_lab.grading.statistics import median_interval
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.feed import Run
 from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.workspace.home import dataset_root
 
 GOAL = 1.10
 CONFIDENCE = 0.95
@@ -57,7 +58,7 @@ def measure(photos: Path, pairs: int) -> tuple[list[float], list[float]]:
 def main() -> int:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
     parser.add_argument("--pairs", type=int, default=12)
     options = parser.parse_args()
     plain, profiled = measure(options.photos, options.pairs)

@@ -1,6 +1,6 @@
 """Data rates on the photographs: the shipped loader of lab dataloader beside its solution and variants, all in one run.
 
-    python benchmarks/data_rates.py --photos DIR [--batches 12] [--rounds 3]
+    python benchmarks/data_rates.py [--photos DIR] [--batches 12] [--rounds 3]
 
 Every script feeds a device that takes no time, on two cores. A round runs them all once, in a new random order, each in a fresh process:
 4 batches to warm up, then `--batches` on the clock. CPU time is that of the whole process tree. Medians over the rounds.
@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+
+from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "labs" / "dataloader"
@@ -114,7 +116,7 @@ def print_table(figures: dict[str, list[dict[str, float]]]) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--way", type=Path, help=argparse.SUPPRESS)

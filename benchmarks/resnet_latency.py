@@ -1,6 +1,6 @@
 """Before and after of `resnet-latency`: the shipped script, the solution and every variant, in turns, on new pictures.
 
-    python benchmarks/resnet_latency.py --photos DIR [--device cpu] [--calls 20] [--write docs/measured/resnet_latency.md]
+    python benchmarks/resnet_latency.py [--photos DIR] [--device cpu] [--calls 20] [--write docs/measured/resnet_latency.md]
 
 Each runs in a process of its own, as in a check; what is timed is what a caller sees, from sending the bytes to having the answer.
 """
@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "labs" / "resnet-latency"
@@ -99,7 +101,7 @@ def table(times, far, starts):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--write", type=Path)

@@ -116,7 +116,7 @@ def load_costs(lab: Path) -> CostTable:
     except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
         raise LabError(
             f"{lab.name} has no usable costs.json: {error}.",
-            "The lab's author must write it; see benchmarks/ddp_cost_table.py.",
+            "The lab's author must write it; see scripts/ddp_cost_table.py.",
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward and backward, an image.
 
-    python benchmarks/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json
+    python scripts/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json
 
 Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224 x 224 pixels), then all are scaled by one
 factor so that the forward pass of 64 images takes FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
@@ -60,7 +60,7 @@ def table(recipe: ModuleType) -> dict:
     return {
         "gpu": "A100-like, modelled",
         "source": "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one factor to a forward of 8.2 ms for 64 images; "
-        "backward is twice the forward; chosen, not measured. Written by benchmarks/ddp_cost_table.py.",
+        "backward is twice the forward; chosen, not measured. Written by scripts/ddp_cost_table.py.",
         "optimizer_us": OPTIMIZER_US,
         "micro_batches": recipe.MICRO_BATCHES,
         "images": recipe.IMAGES,
