@@ -27,8 +27,8 @@ def command(
 
     workspace = here()
     names = [*workspace.lab.spec.editable, "diagnosis.toml"]
-    say(f"Watching {', '.join(names)}. Save one of them to have it checked; Ctrl-C ends this.")
     seen = _stamps(workspace, names)
+    say(f"Watching {', '.join(names)}. Save one of them to have it checked; Ctrl-C ends this.")
     while True:
         time.sleep(_POLL_S)
         current = _stamps(workspace, names)
