@@ -41,6 +41,7 @@ from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.statistics import clopper_pearson
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured" / "verdict_reliability.md"
@@ -128,17 +129,21 @@ def pace(lab: Lab, level: float, _scratch: Path) -> Made:
     return lab, {lab.spec.entry: head + paced + guard + tail}
 
 
-def modelled(lab: Lab, level: float, scratch: Path) -> Made:
+def modelled(lab: Lab, level: float, _scratch: Path) -> Made:
     solution = {name: (lab.solution / name).read_text(encoding="utf-8") for name in lab.spec.editable}
-    return with_target(lab, "scaling", _modelled_figure(scratch.parent) / level), solution
+    return with_target(lab, "scaling", _modelled_figure() / level), solution
 
 
 @cache
-def _modelled_figure(scratch: Path) -> float:
+def _modelled_figure() -> float:
     lab = find_lab("ddp-scaling")
     files = {name: (lab.solution / name).read_text(encoding="utf-8") for name in lab.spec.editable}
-    verdict = checked(lab, files, Path(), scratch)
-    return float(next(result.value for result in verdict.criteria if result.id == "scaling" and result.value))
+    with tempfile.TemporaryDirectory() as scratch:
+        verdict = checked(lab, files, Path(), Path(scratch))
+    figure = next((result.value for result in verdict.criteria if result.id == "scaling"), None)
+    if figure is None:
+        raise SystemExit(f"The solution of {lab.slug} has no figure: {verdict.summary}")
+    return float(figure)
 
 
 def answers(lab: Lab, level: float, _scratch: Path) -> Made:
@@ -228,22 +233,23 @@ def one_check(slug: str, level: float, data: Path) -> dict[str, Any]:
     }
 
 
-def _burn() -> None:
-    while True:
-        pass
+def _burn(parent: int) -> None:
+    while os.getppid() == parent:
+        for _ in range(100_000):
+            pass
 
 
-def _copy() -> None:
+def _copy(parent: int) -> None:
     source = np.zeros(64 << 20, np.uint8)
     target = np.empty_like(source)
-    while True:
+    while os.getppid() == parent:
         target[...] = source
         time.sleep(0.005)
 
 
-def _write(folder: str) -> None:
+def _write(parent: int, folder: str) -> None:
     block = os.urandom(8 << 20)
-    while True:
+    while os.getppid() == parent:
         with Path(folder, "load").open("wb") as file:
             file.write(block)
             os.fsync(file.fileno())
@@ -251,17 +257,20 @@ def _write(folder: str) -> None:
 
 @contextmanager
 def load(kind: str) -> Iterator[None]:
-    """One process that disturbs, for as long as the context lasts."""
+    """One process that disturbs, for as long as the context lasts and this process lives."""
     if kind == "quiet":
         yield
         return
-    with tempfile.TemporaryDirectory(dir=ROOT) as folder:  # on the disk: what lies in /tmp may be in memory
+    build = ROOT / "build"  # on the disk: what lies in /tmp may be in memory
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as folder:
         what: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
             "one core busy": (_burn, ()),
             "memory": (_copy, ()),
             "disk": (_write, (folder,)),
         }
-        process = multiprocessing.get_context("fork").Process(target=what[kind][0], args=what[kind][1], daemon=True)
+        disturb, more = what[kind]
+        process = multiprocessing.get_context("fork").Process(target=disturb, args=(os.getpid(), *more), daemon=True)
         process.start()
         time.sleep(0.3)
         try:
@@ -269,6 +278,15 @@ def load(kind: str) -> Iterator[None]:
         finally:
             process.kill()
             process.join()
+
+
+def machine() -> str:
+    """What a check ran on, as the page names it."""
+    here = fingerprint()
+    return (
+        f"{here['cpu']}, {here['cores']} cores, Linux {platform.release()}, Python {here['python']}, NumPy {here['numpy']}, "
+        f"torch {here['torch']}, no GPU"
+    )
 
 
 def read(state: Path) -> list[dict[str, Any]]:
@@ -297,7 +315,7 @@ def run(state: Path, slugs: list[str], loads: list[str], budget_s: float, data: 
         with load(kind):
             found = one_check(slug, level, data)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        add(state, {"lab": slug, "level": level, "load": kind, "at": at, **found})
+        add(state, {"lab": slug, "level": level, "load": kind, "at": at, "machine": machine(), **found})
         print(
             f"{slug:15} {level:4}x {kind:14} {found['outcome']:13} {found['figure'] or 0:.3g}  {found['seconds']:.1f} s",
             flush=True,
@@ -324,13 +342,13 @@ def _affordable(
 
 def page(checks: list[dict[str, Any]]) -> str:
     """docs/measured/verdict_reliability.md from the state."""
-    days = sorted({line["at"][:10] for line in checks})
-    machine = fingerprint()
+    days, machines = sorted({line["at"][:10] for line in checks}), sorted({line["machine"] for line in checks})
+    when = " to ".join(days[:1] + days[1:][-1:])
     out = [
         "# Whole checks of known speed",
         "",
-        f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {' to '.join(days[:1] + days[1:][-1:])}, on {machine['cpu']},",
-        f"{machine['cores']} cores, Linux {platform.release()}, Python {machine['python']}, NumPy {machine['numpy']}, torch {machine['torch']}, no GPU.",
+        f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a line of verdict_reliability.jsonl.",
+        f"Machine: {'; '.join(machines)}.",
         "",
         "The level is the speed in multiples of what the lab asks for; how it is known is said at the top of the program.",
         "Loads are one process each: a loop, copies of 64 MB, writes with fsync; *quiet* is a virtual machine with nothing else of ours running.",
@@ -407,10 +425,12 @@ def _others(checks: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget-s", type=float, default=600.0)
-    parser.add_argument("--labs", nargs="+", choices=SUBJECTS, default=["running-mean", "feeder"])
+    parser.add_argument("--labs", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--photos", type=Path, default=Path(), help="what datasets/photos.py made; three labs need it")
-    parser.add_argument("--state", type=Path, default=ROOT / "build" / "verdict_reliability.jsonl")
+    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
+    parser.add_argument(
+        "--state", type=Path, default=PAGE.with_suffix(".jsonl"), help="one line a check; a run adds to it"
+    )
     parser.add_argument("--write", action="store_true", help="writes docs/measured/verdict_reliability.md")
     options = parser.parse_args()
     run(options.state, options.labs, options.loads, options.budget_s, options.photos.resolve())
