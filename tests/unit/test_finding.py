@@ -5,7 +5,6 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -311,7 +310,6 @@ class Recorder:
 
     extra_passes = 0
     writes = True
-    isolation: ClassVar = {}
 
     def __init__(self, role, device):
         self.role, self.device, self.worker, self.rng = role, device, self, np.random.default_rng(len(role))
@@ -409,6 +407,20 @@ def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, mon
     assert "cores busy" in verdict.summary
     assert checked(ANSWERS).outcome == "PASS"
     assert checked({}).outcome == "FAIL"
+
+
+@pytest.mark.parametrize("by_s", [-3600, 3600])
+def test_a_wall_clock_that_is_set_while_the_script_records_is_allowed_for(checked, monkeypatch, by_s):
+    honest, call = time.time, Recorder.call
+
+    def set_before(recorder, inputs):
+        if recorder.role == "learner":
+            monkeypatch.setattr(time, "time", lambda: honest() + by_s)
+        return call(recorder, inputs)
+
+    monkeypatch.setattr(Recorder, "call", set_before)
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "PASS", verdict.summary
 
 
 def test_right_answers_and_a_genuine_capture_pass(checked):

@@ -33,6 +33,8 @@ class Context:
     janitor: Janitor
     progress: Progress
     rng: random.Random = field(default_factory=random.SystemRandom)
+    isolation: dict[str, str] = field(default_factory=dict)
+    """What holds the worker that was started last, and what does not; empty before the first."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -77,7 +79,6 @@ class Measured:
     """What a kind of measurement found. `speedup` is over the shipped workload, for comparison with the prediction."""
 
     results: list[CriterionResult]
-    isolation: dict[str, str] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     speedup: float | None = None

@@ -7,6 +7,7 @@ with the reference transform afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -177,8 +178,26 @@ class FeedSession(Session):
             )
         return kind, values
 
+    def deserted(self) -> bool:
+        """The device tells how the script ended, once it is there."""
+        return self.step_s > 0 and super().deserted()
+
+    def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
+        if reason == "timed out" and (self.step_s == 0 or self._device_is_stopped()):
+            return VerifierFault(f"The device process was not there. {detail}")
+        return super().fault(reason, detail)
+
+    def _device_is_stopped(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return bool(psutil.Process(self.device.pid).status() == psutil.STATUS_STOPPED)
+        return True
+
     def closed(self, doing: str) -> Exception:
-        return VerifierFault(f"{doing}: the device process ended (status {self.device.wait()}).")
+        try:
+            status = self.device.wait(1)
+        except subprocess.TimeoutExpired:  # it is the script that has ended
+            return super().closed(doing)
+        return VerifierFault(f"{doing}: the device process ended (status {status}).")
 
     def close(self) -> None:
         super().close()
@@ -222,7 +241,7 @@ def start_device(
 
 def measure(context: Context) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
-    judge, limits = context.judge(), Limits(start_s=240, total_s=600)
+    judge, limits = context.judge(), Limits(start_s=float(context.settings.get("start_s", 240)))
     batch = int(context.settings.get("batch", 16))
     context.progress("calibrating this machine with the shipped loader", 0.02)
     count = judge.count(context.data)
@@ -234,7 +253,7 @@ def measure(context: Context) -> Measured:
         step_s, began_s, cpu_s = session.step_s, time.monotonic(), session.worker.cpu_s()
         run = train(session, context, judge, step_s, batch)
         refuse_more_cores((session.worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
-        foreign_cores, isolation = meter.cores(), session.worker.isolation
+        foreign_cores = meter.cores()
     context.progress("checking pixels", 0.9)
     problem, checked = check_pixels(run, judge, context)
     # A real device's step does not follow the host's speed.
@@ -244,7 +263,6 @@ def measure(context: Context) -> Measured:
     results.insert(0, grade_check(context.required("every-sample-once"), *check_samples(run, judge, context), "images"))
     return Measured(
         results,
-        isolation=isolation,
         details=_details(run, step_s, before_s, drift),
         notes=_notes(context, step_s, before_s, batch),
         speedup=run.images_per_s() * before_s if run.timed() else None,

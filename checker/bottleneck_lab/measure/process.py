@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure import init, supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.janitor import Janitor, adopt_orphans
@@ -68,6 +70,13 @@ class Limits:
     open_files: int = 4096
     file_bytes: int = 2 << 30
     scratch_bytes: int = 4 << 30
+
+
+class Excess(NamedTuple):
+    """The reason of a FAIL for a limit that was exceeded, and which, as words for the verdict."""
+
+    reason: FailReason
+    words: str
 
 
 @dataclass
@@ -251,7 +260,9 @@ class Worker:
             janitor.follow_group(self._cgroup.path)
         self._namespace = Namespace() if bubblewrap() else None
         self._frozen: list[psutil.Process] = []
-        self._frozen_at: tuple[float, float] | None = None
+        self._frozen_at: float | None = None
+        self._frozen_cpu_s = 0.0
+        self._still_s = 0.0
         self._woken = 0
         self._janitor = janitor
         command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, namespace=self._namespace)
@@ -290,17 +301,21 @@ class Worker:
 
     def freeze(self) -> bool:
         """Stops every process of the worker, so that nothing it left running can slow or help another measurement; False where some go on."""
+        still = self._stop()
+        self._frozen_at = time.monotonic()
+        if self._cgroup is None and self._namespace is None:
+            self._frozen_cpu_s = self._on_cpu_s()
+        return still
+
+    def _stop(self) -> bool:
         if self._cgroup is not None:
             return self._cgroup.freeze(True, FREEZE_S)
-        if self._namespace is not None:
-            try:
-                still = self._namespace.stop(FREEZE_S)
-            except Silent:
-                still = self._stopped_from_outside()
-        else:
-            still = self._stop_one_by_one()
-        self._frozen_at = (time.monotonic(), self._on_cpu_s() if self._namespace is None else 0.0)
-        return still
+        if self._namespace is None:
+            return self._stop_one_by_one()
+        try:
+            return self._namespace.stop(FREEZE_S)
+        except Silent:
+            return self._stopped_from_outside()
 
     def _stop_one_by_one(self) -> bool:
         """The same by what is seen of it: who is always another process is not caught, and for the others one is not waited for ever."""
@@ -332,16 +347,18 @@ class Worker:
 
         Once or twice may be a child that was born while its family was being stopped, or a call of the kernel that has come to its end.
         """
-        if self._frozen_at is None:
+        if self._frozen_at is None or self._cgroup is not None:
             return False
-        began, cpu_s = self._frozen_at
-        ran_s, changed = self._namespace.broken() if self._namespace else (self._on_cpu_s() - cpu_s, False)
-        if changed or ran_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - began):
+        ran_s, changed = self._namespace.broken() if self._namespace else (self._on_cpu_s() - self._frozen_cpu_s, False)
+        if changed or ran_s > FROZEN_CPU_S + FROZEN_CPU_SHARE * (time.monotonic() - self._frozen_at):
             self._woken += 1
         return self._woken > FROZEN_FORGIVEN
 
     def thaw(self) -> None:
         """Lets a frozen worker go on."""
+        if self._frozen_at is not None:
+            self._still_s += time.monotonic() - self._frozen_at
+            self._frozen_at = None
         if self._cgroup is not None:
             self._cgroup.freeze(False, FREEZE_S)
             return
@@ -381,8 +398,14 @@ class Worker:
                 with contextlib.suppress(OSError):  # it has ended meanwhile
                     yield thread.read_text(errors="replace")
 
-    def excess(self) -> str | None:
-        """Which limit the worker exceeds now, as words for the verdict, or None."""
+    def excess(self) -> Excess | None:
+        """The limit that the worker exceeds now, or None. The time in which it was frozen is not its own."""
+        if time.monotonic() - self.started - self._still_s > self.limits.total_s:
+            return Excess("timed out", f"ran longer than {self.limits.total_s:.0f} s in all")
+        words = self._holds_too_much()
+        return Excess("crashed", words) if words else None
+
+    def _holds_too_much(self) -> str | None:
         tree, threads = self.tree(), 0
         for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -394,8 +417,6 @@ class Worker:
         nameless = _nameless_bytes([process.pid for process in tree], in_memory=False)
         if litter := too_much_below(self.paths.scratch, self.limits.scratch_bytes, nameless):
             return f"wrote {litter}"
-        if time.monotonic() - self.started > self.limits.total_s:
-            return f"ran longer than {self.limits.total_s:.0f} s in all"
         return None
 
     def log_tail(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Limits, Paths, Worker, printable, python_module
+from bottleneck_lab.measure.process import Excess, Limits, Paths, Worker, printable, python_module
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
 
 Role = Literal["reference", "learner"]
@@ -29,8 +29,8 @@ class LimitWatch:
         self._worker = worker
         self._looked = time.monotonic()
 
-    def excess(self) -> str | None:
-        """Which limit it exceeds, as words for the verdict; None where it exceeds none, or was looked at a moment ago."""
+    def excess(self) -> Excess | None:
+        """The limit that it exceeds; None where it exceeds none, or was looked at a moment ago."""
         if time.monotonic() - self._looked < WATCH_S:
             return None
         self._looked = time.monotonic()
@@ -66,8 +66,7 @@ class Session:
             try:
                 kind, values = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
-                # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
-                if self.worker.process.poll() is not None and not self.channel.waiting():
+                if self.deserted():
                     raise self.closed(doing) from None
                 self.watch(doing)
                 if time.monotonic() >= deadline:
@@ -86,7 +85,13 @@ class Session:
     def watch(self, doing: str) -> None:
         """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
         if excess := self._limits.excess():
-            raise self.fault("crashed", f"{doing}: the code {excess}.")
+            raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
+
+    def deserted(self) -> bool:
+        """Whether the worker has ended and left nothing unread. Its channel may be open all the same: a sandbox that is killed while it sets up may leave a
+        child that holds it and never speaks.
+        """
+        return self.worker.process.poll() is not None and not self.channel.waiting()
 
     def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
         """The next message, which must be of this kind."""
@@ -216,7 +221,7 @@ def start_worker(
 ) -> Worker:
     """A worker on `folder`, known to the janitor from the first moment. `hidden` packages are not there for it, where a sandbox can hide them."""
     settings = context.settings
-    return Worker(
+    worker = Worker(
         python_module("bottleneck_lab.measure.worker", *arguments),
         Paths(folder, [context.data], [Path(sysconfig.get_path("purelib"), name) for name in hidden]),
         limits,
@@ -226,6 +231,8 @@ def start_worker(
         gpu=context.device == "cuda",
         janitor=context.janitor,
     )
+    context.isolation = worker.isolation
+    return worker
 
 
 def _reason(values: list[Value]) -> str:

@@ -197,9 +197,7 @@ def measure(context: Context) -> Measured:
     kernels.refuse_forbidden(context)
     context.progress("starting the reference", 0.05)
     reference_entry = str(settings.get("reference", context.lab.spec.entry))
-    # It is there while the other side has its turns: their time is not to be what ends it.
-    patient = replace(limits, total_s=2 * limits.total_s)
-    with CallSession.start(context, "reference", context.pristine(), reference_entry, patient) as reference:
+    with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
             measured = _compare(Comparison(context, reference, learner, judge))
@@ -253,7 +251,6 @@ def _compare(comparison: Comparison) -> Measured:
             _answers_result(context, cases, hard),
             *_target_results(context, cases, _spared(cases, tests, waited_s), other_cores),
         ],
-        isolation=worker.isolation,
         details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
         notes=[itself.sentence],
         speedup=min(medians) if len(medians) == len(cases) else None,

@@ -63,7 +63,7 @@ def check_lab(
         device=device,
         criteria=results,
         environment=fingerprint(),
-        isolation=measured.isolation,
+        isolation=context.isolation,
         started_at=started.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - began, 3),
         notes=measured.notes,

@@ -21,15 +21,18 @@ from unittest.mock import Mock
 import msgspec
 import psutil
 import pytest
+from PIL import Image
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import janitor, verifier
+from bottleneck_lab.measure import feed, janitor, verifier
 from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.feed import start_device
 from bottleneck_lab.measure.verifier import check_lab
 
 ROOT = Path(__file__).parents[3]
 CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
+"""Labs in miniature, for the kinds `speedup` and `feed`; the other two kinds have their own lab."""
 QUICK = {
     "self_test_margin": 50.0,
     "start_s": 12,
@@ -44,17 +47,20 @@ class Bench:
     """A lab, a workspace with a right solution in it, and a temporary folder that nobody else uses."""
 
     def __init__(self, slug: str, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(CONTENT[slug]))
+        monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(CONTENT.get(slug, ROOT)))
         load_labs.cache_clear()
         lab = find_lab(slug)
         self.device = next(iter(lab.spec.devices))
         spec = lab.spec.devices[self.device]
-        devices = {self.device: msgspec.structs.replace(spec, settings={**spec.settings, **QUICK})}
+        settings = spec.settings | (QUICK if slug in CONTENT else {})
+        devices = {self.device: msgspec.structs.replace(spec, settings=settings)}
         self.lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
         self.workspace = tmp_path / "workspace"
         shutil.copytree(self.lab.path, self.workspace)
         self.entry = self.workspace / lab.spec.entry
-        shutil.copy(self.lab.solution / lab.spec.entry, self.entry)
+        shutil.copytree(self.lab.solution, self.workspace, dirs_exist_ok=True)
+        (self.workspace / "small").mkdir()
+        Image.new("RGB", (300, 300)).save(self.workspace / "small" / "0.jpg")
         self.temporary = tmp_path / "temporary"
         self.temporary.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
@@ -79,7 +85,12 @@ def bench(tmp_path, monkeypatch):
     load_labs.cache_clear()
 
 
-WORDS = {"learner": "/submission/", "reference": "/reference/", "device": "measure.device", "janitor": "janitor.py"}
+WORDS = {
+    "learner": ("/submission/", "/learner-ranks/"),
+    "reference": ("/reference/", "/reference-ranks/"),
+    "device": ("measure.device",),
+    "janitor": ("janitor.py",),
+}
 
 
 def processes(who: str) -> list[psutil.Process]:
@@ -87,7 +98,7 @@ def processes(who: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if any(WORDS[who] in word for word in process.cmdline()):
+            if any(word in argument for argument in process.cmdline() for word in WORDS[who]):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -126,6 +137,18 @@ class Saboteur:
 
 SPEEDUP = ["starting the reference", "loading your code", "checking answers", "comparing the reference", "measuring"]
 FEED = ["calibrating", "starting your script", "measuring", "checking pixels"]
+KILLED_WHOLE = [
+    ("resnet-top-ops", "reference", "starting the reference"),
+    ("resnet-top-ops", "reference", "capture 2 of the workload"),
+    ("resnet-top-ops", "learner", "running your script"),
+    ("resnet-top-ops", "janitor", "capture 1 of the workload"),
+    ("ddp-scaling", "learner", "your script on 8"),
+    ("ddp-scaling", "learner", "your script on 4"),
+    ("ddp-scaling", "reference", "your script on 8"),
+    ("ddp-scaling", "reference", "the shipped script on 8"),
+    ("ddp-scaling", "reference", "the shipped script on 4"),
+    ("ddp-scaling", "janitor", "your script on 8"),
+]
 KILLED = [
     *[("running-mean", "learner", phase) for phase in SPEEDUP[1:]],
     *[("running-mean", "reference", phase) for phase in SPEEDUP],
@@ -134,6 +157,7 @@ KILLED = [
     *[("feeder", "device", phase) for phase in FEED[1:3]],
     *[("feeder", "reference", phase) for phase in (FEED[0], FEED[3])],
     *[("feeder", "janitor", phase) for phase in FEED],
+    *[pytest.param(*case, marks=pytest.mark.slow) for case in KILLED_WHOLE],
 ]
 
 
@@ -155,6 +179,7 @@ def test_killed(bench, slug, who, phase):
     else:
         assert verdict.outcome is Outcome.ERROR, verdict.summary
         assert "Not your work's fault" in verdict.summary
+    assert verdict.isolation, "a verdict says what held the code, however it came about"
 
 
 STOPPED = [
@@ -164,18 +189,38 @@ STOPPED = [
     ("running-mean", "reference", "checking answers"),
     ("running-mean", "reference", "measuring"),
     ("feeder", "learner", "measuring"),
+    ("feeder", "device", "measuring"),
+    pytest.param("feeder", "device", "starting your script", marks=pytest.mark.slow),
+    pytest.param("ddp-scaling", "learner", "your script on 8", marks=pytest.mark.slow),
+    pytest.param("ddp-scaling", "reference", "the shipped script on 8", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-"))
 def test_stopped(bench, slug, who, phase, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.measure.process.END_S", 1.0)  # the supervisor is stopped as well
+    monkeypatch.setattr("bottleneck_lab.measure.ranks.emulation.RUN_S", 60.0)
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
-        assert "SIGSTOP" in verdict.summary
+        assert "SIGSTOP" in verdict.summary or slug not in CONTENT
     else:
         assert verdict.outcome is Outcome.ERROR, verdict.summary
+
+
+def test_a_script_that_ends_before_the_device_is_there_is_told_why(bench, monkeypatch):
+    def late(*arguments):
+        device, channel, theirs = start_device(*arguments)
+        device.send_signal(signal.SIGSTOP)
+        threading.Timer(2.0, device.send_signal, [signal.SIGCONT]).start()
+        return device, channel, theirs
+
+    monkeypatch.setattr(feed, "start_device", late)
+    place = bench("feeder")
+    place.entry.write_text("raise RuntimeError('this early')\n")
+    verdict = place.check()
+    assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
+    assert "this early" in verdict.summary
 
 
 def test_a_stopped_janitor_is_not_waited_for_for_ever(bench, monkeypatch):

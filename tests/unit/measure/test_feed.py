@@ -1,6 +1,8 @@
 """How a run of a training script is graded, by made-up runs on a made-up clock."""
 
+import subprocess
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.measure import feed
 from bottleneck_lab.measure.device import MEAN, STD, EmulatedEngine
-from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 
 MS = 1_000_000
 STEP_S = 0.1
@@ -146,6 +148,15 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
     assert engine.start(images[:8], images, 90 * MS) == 90 * MS
     assert engine.start(images, images, 0) == 98 * MS
     assert engine.step_s(16) == pytest.approx(0.016)
+
+
+def test_who_has_ended_is_to_blame():
+    worker = Mock(process=Mock(poll=lambda: 3), log_tail=lambda: "", ending=lambda: "exited with status 3")
+    with subprocess.Popen(["sleep", "60"]) as device:
+        session = feed.FeedSession(worker, Mock(), device, Mock(), Mock())
+        assert isinstance(session.closed("training"), LearnerFault), "the device lives"
+        device.kill()
+        assert isinstance(session.closed("training"), VerifierFault)
 
 
 def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):

@@ -35,6 +35,14 @@ def start(context, code: str, role="learner", limits=LIMITS) -> CallSession:
     return CallSession.start(context, role, context.submission, "entry.py", limits)
 
 
+def soon(what) -> bool:
+    """Whether it comes true within ten seconds: a busy machine takes its time."""
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(what())
+
+
 def fault(context, code: str, *inputs) -> LearnerFault:
     with pytest.raises(LearnerFault) as caught, start(context, code) as session:
         session.call(list(inputs))
@@ -122,7 +130,7 @@ def test_nothing_runs_between_calls(context):
 def test_a_call_of_the_kernel_that_outlasts_the_stop_is_waited_for(context, monkeypatch, with_group):
     code = """
         import mmap, threading, time
-        region = mmap.mmap(-1, 8 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+        region = mmap.mmap(-1, 3 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
         region.madvise(mmap.MADV_NOHUGEPAGE)
         def burn():
             region.madvise(22)  # MADV_POPULATE_READ: neither a signal nor a freezer ends it
@@ -192,9 +200,8 @@ def test_a_chain_of_short_lived_processes_stands_still_and_goes_on_when_told(con
             assert not session.worker.ran_while_frozen()
             assert session.worker._woken == 0
             session.worker.thaw()
-            time.sleep(0.05)
+            assert soon(lambda counter=counter, at=stopped_at: counter[0] > at), "there was no chain"
             assert session.worker.freeze()
-            assert counter[0] > stopped_at, "there was no chain"
 
 
 def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unheld, monkeypatch):
@@ -226,6 +233,18 @@ def load(device):
 """
 
 
+def test_the_time_in_which_a_worker_is_frozen_is_not_its_own(context):
+    with start(context, "def load(device):\n    return lambda: 1") as session:
+        worker = session.worker
+        worker.limits = replace(LIMITS, total_s=time.monotonic() - worker.started + 1.0)
+        time.sleep(1.2)
+        session.call([])
+        assert worker.excess() is None
+        worker.thaw()
+        time.sleep(1.2)
+        assert worker.excess() == ("timed out", f"ran longer than {worker.limits.total_s:.0f} s in all")
+
+
 def test_who_wakes_one_another_are_stopped_together(context, ungrouped):
     with start(context, WAKING) as session:
         session.call([])
@@ -249,15 +268,18 @@ def load(device):
     threading.Thread(target=work, daemon=True).start()
     return lambda: 1
 """
-    with start(context, code) as session:
-        for _ in range(process.FROZEN_FORGIVEN + 1):
-            session.call([])
-            for other in session.worker.tree():
-                with suppress(psutil.NoSuchProcess):  # woken by its child's end, it may be gone by now
-                    other.send_signal(signal.SIGCONT)
-            time.sleep(0.1)
-        with pytest.raises(LearnerFault, match="went on running while it was stopped"):
-            session.call([])
+    with start(context, code) as session, pytest.raises(LearnerFault, match="went on running while it was stopped"):
+        woken_between_calls(session)
+
+
+def woken_between_calls(session: CallSession) -> None:
+    """More often than is forgiven: a busy machine may let it run too little to be seen."""
+    for _ in range(10 * process.FROZEN_FORGIVEN):
+        session.call([])
+        for other in session.worker.tree():
+            with suppress(psutil.NoSuchProcess):  # woken by its child's end, it may be gone by now
+                other.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
 
 
 def test_what_holds_a_worker_is_not_charged_to_it(context, ungrouped):
@@ -430,8 +452,7 @@ def test_who_detaches_twice_is_seen_stopped_charged_and_ended(context, unheld):
         time.sleep(0.3)
         assert session.worker.cpu_s() - before_s < 0.1, "they went on while their worker was frozen"
         session.worker.thaw()
-        time.sleep(0.3)
-        assert session.worker.cpu_s() - before_s > 0.1
+        assert soon(lambda: session.worker.cpu_s() - before_s > 0.1)
         assert session.worker.freeze()
     assert not left_with(context.janitor.folder)
 

@@ -66,7 +66,6 @@ class CudaRun(msgspec.Struct, frozen=True):
     step_s: float
     parameters: np.ndarray[Any, Any]
     ranks_agree: bool
-    isolation: dict[str, str]
 
 
 def gpu_count() -> int:
@@ -103,7 +102,6 @@ def _conclude(context: Context, theirs: dict[int, CudaRun], shipped: dict[int, C
     figures = {f"step_s_{world}": run.step_s for world, run in theirs.items()}
     return Measured(
         results,
-        isolation=theirs[many].isolation,
         details=figures
         | {f"shipped_step_s_{world}": run.step_s for world, run in shipped.items()}
         | {"scaling": scaling},
@@ -178,9 +176,10 @@ def launch(
         listener.listen(job.world)
         worker = _start(job, Paths(scratch, [folder]), context.janitor)
         stack.callback(worker.end)
+        context.isolation = worker.isolation
         seconds, digest = _time(stack, listener, job, seed, worker)
         agree, moved = _moved(Path(job.moved), costs.elements, digest)
-        return CudaRun(world, seconds / (job.steps - job.warmup), moved, agree, worker.isolation)
+        return CudaRun(world, seconds / (job.steps - job.warmup), moved, agree)
 
 
 def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
@@ -285,7 +284,7 @@ def _look_after(worker: Worker, end: float) -> None:
     if worker.process.poll() is not None:
         raise LearnerFault("crashed", f"The job ended before the last step. {_last_words(worker)}")
     if excess := worker.excess():
-        raise LearnerFault("crashed", f"The job {excess}.")
+        raise LearnerFault(excess.reason, f"The job {excess.words}.")
     if time.monotonic() > end:
         raise LearnerFault("timed out", "The job did not come to its end in time.")
 

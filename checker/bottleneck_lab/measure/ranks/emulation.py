@@ -7,7 +7,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain
@@ -81,7 +81,6 @@ class Run:
     start: np.ndarray[Any, Any]
     events: list[Event]
     parameters: list[np.ndarray[Any, Any]]
-    isolation: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def window_us(self) -> tuple[float, float]:
@@ -203,6 +202,7 @@ class Crew:
     """A worker that has torch imported, and forks the ranks of one run after the other from it."""
 
     def __init__(self, shared: _Shared, worker: Worker, costs: CostTable) -> None:
+        self.isolation = worker.isolation
         self._shared = shared
         self._worker = worker
         self._costs = costs
@@ -240,7 +240,6 @@ class Crew:
             server.start,
             server.recorded,
             server.all_parameters(),
-            self._worker.isolation,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.measure.process import Excess
 from bottleneck_lab.measure.ranks.clock import RankClock
 from bottleneck_lab.measure.ranks.costs import CostTable, Fabric
 from bottleneck_lab.measure.ranks.play import COLLECTIVES, collective_us, communicate, play
@@ -125,7 +126,7 @@ class FabricServer:
         return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
 
     def serve(
-        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], str | None]
+        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], Excess | None]
     ) -> None:
         """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one.
 
@@ -134,7 +135,7 @@ class FabricServer:
 
         def watch() -> None:
             if exceeded := excess():
-                raise Violation("crashed", f"The script {exceeded}.")
+                raise Violation(exceeded.reason, f"The script {exceeded.words}.")
 
         poll = select.poll()
         numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}

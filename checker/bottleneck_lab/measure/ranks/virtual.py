@@ -33,7 +33,6 @@ def measure_virtual(context: Context) -> Measured:
     specs = context.lab.spec.devices[context.device].criteria
     return Measured(
         results(measurement, specs),
-        isolation=theirs[MANY].isolation,
         details=measurement.details()
         | {f"steps_{world}": secret.steps for world, secret in secrets.items()}
         | {"curves": msgspec.to_builtins(curves(theirs, RANKS))},
@@ -73,6 +72,7 @@ def _runs(
     context: Context, ranks: Crew, role: str, secrets: dict[int, Secret], start: float, end: float
 ) -> dict[int, Run]:
     """A run for each number of ranks in `secrets`, in their order; progress from `start` to `end`, by ranks and steps."""
+    context.isolation = ranks.isolation
     found: dict[int, Run] = {}
     owner = "your" if role == "learner" else "the shipped"
     done, each = start, (end - start) / sum(secrets)
