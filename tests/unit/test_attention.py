@@ -115,6 +115,21 @@ def test_wrong_kernels_are_refused(fault, judge, reference, tmp_path):
     assert words in refusal(source.replace(old, new), judge, reference, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["large logits", "huge negative", "one loud key", "normal"])
+@pytest.mark.parametrize("seq", [1, 2, 17])
+def test_another_order_of_summation_is_as_right_even_where_the_reference_was_lucky(judge, kind, seq):
+    def in_float32(q, k, v, order):
+        scores = (q[..., order] @ k[..., order].swapaxes(-1, -2)) / np.float32(8)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True)) @ v
+
+    rng, shape = np.random.default_rng(seq), judge.Shape(2, 3, seq, 64, False, 1)
+    for _ in range(300):
+        q, k, v = judge._extreme(rng, kind, shape)
+        reference, answer = in_float32(q, k, v, np.arange(64)), in_float32(q, k, v, rng.permutation(64))
+        assert judge.judge(str(shape), [q, k, v, 0, 1], [answer], [reference], {}) is None
+
+
 @needs_compiler
 @pytest.mark.parametrize("call", ["dlopen(const char*, int)", "cblas_sgemm()", "system(const char*)"])
 def test_a_kernel_that_calls_a_library_is_not_even_loaded(call, tmp_path):
