@@ -19,6 +19,9 @@ ERROR_FACTOR = 8.0
 """An answer's largest error may be this many times the reference's."""
 ERROR_FLOOR = {"cpu": 2e-6, "fp16": 2e-3, "bf16": 1.6e-2}
 """Error always allowed, relative to the largest |v|: a few roundings of the format (2^-24, 2^-11, 2^-8)."""
+SCORE_ROUNDING = 2.0**-24
+"""The same for a score that is summed in float32, relative to |q| |k| / sqrt(dim): it is an error of its weight, and where scores are large PyTorch's own is
+small only by luck."""
 
 
 class Shape(NamedTuple):
@@ -265,15 +268,22 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
         return f"Element {missing.tolist()} (head, row, column) of the answer was never written, or is not a number ({case})."
     sample = _sample(shape)
     part, truth = np.ix_(sample.heads, sample.rows), _truth(shape, inputs, sample)
-    floor = (
-        ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype] * float(np.abs(inputs[2]).max()) * shape.launches
-    )
+    q, k, v = inputs[:3]
+    floor = ERROR_FLOOR["cpu" if shape.dtype == "fp32" else shape.dtype]
+    floor += SCORE_ROUNDING * _longest(q) * _longest(k) / shape.dim**0.5
+    floor *= float(np.abs(v).max()) * shape.launches
     # Where PyTorch's own answer is not a number (queries that see no key, on some GPUs), float64 alone tells.
     defined = np.isfinite(reference)
     theirs = float(np.abs(np.where(defined[part], reference[part] - truth, 0.0)).max())
     allowed = ERROR_FACTOR * theirs + floor
     apart = np.where(defined, got - np.where(defined, reference, 0.0), 0.0)
     return _too_far(case, got[part] - truth, allowed) or _too_far(case, apart, allowed + theirs + floor)
+
+
+def _longest(vectors: Array) -> float:
+    """The largest norm, of what is finite."""
+    finite = np.where(np.isfinite(vectors), vectors, 0).astype(np.float32)
+    return float(np.sqrt(np.einsum("...d,...d->...", finite, finite).max()))
 
 
 def _too_far(case: str, difference: Array, allowed: float) -> str | None:

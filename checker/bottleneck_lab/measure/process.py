@@ -177,8 +177,10 @@ def torch_home() -> Path | None:
     return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
 
-def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
+def worker_environment(paths: Paths, threads: int, *, bound: bool = False) -> dict[str, str]:
     """Everything that a worker sees of the environment: nothing of the verifier's own."""
+    # A thread that waits for work by spinning would go on into the next call, which may be of another case.
+    binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"} if bound else {}
     # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.
     temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -189,6 +191,7 @@ def worker_environment(paths: Paths, threads: int) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        **binding,
         "LAB_CACHE": str(paths.scratch / "cache"),
         **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
     }
@@ -236,6 +239,8 @@ def python_module(name: str, *arguments: str) -> list[str]:
 class Worker:
     """A running worker and everything it started. With `network`, its processes may meet over TCP: ranks that a launcher starts do.
 
+    With `bound`, OpenMP gives each of its threads a core: a call of milliseconds is over before the kernel's scheduler has moved two apart.
+
     `isolation` says what holds it: bubblewrap, cgroup, limits; and what does not.
     """
 
@@ -251,6 +256,7 @@ class Worker:
         gpu: bool,
         janitor: Janitor,
         network: bool = False,
+        bound: bool = False,
     ) -> None:
         self.limits = limits
         self.paths = paths
@@ -275,7 +281,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=worker_environment(paths, threads),
+            env=worker_environment(paths, threads, bound=bound),
             cwd=paths.scratch,
             pass_fds=[*pass_fds, supervised, *([self._namespace.fileno()] if self._namespace else [])],
             preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread

@@ -228,6 +228,7 @@ def start_worker(
         pass_fds=fds,
         cores=cores,
         threads=int(settings.get("threads", 2)),
+        bound=bool(settings.get("bind_threads", False)),
         gpu=context.device == "cuda",
         janitor=context.janitor,
     )
