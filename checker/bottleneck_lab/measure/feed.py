@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -41,7 +43,7 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 from bottleneck_lab.measure.process import Limits, Worker
 from bottleneck_lab.measure.session import CallSession, Session, start_worker
-from bottleneck_lab.measure.wire import Arena, Channel, Kind
+from bottleneck_lab.measure.wire import Arena, Channel, Kind, WireError
 
 KEPT_ROWS = 3
 """Rows of each batch whose pixels are checked: a script that spoils one image in twenty escapes the 96 of an epoch once in 130 times."""
@@ -129,22 +131,38 @@ class FeedSession(Session):
     """The learner's training script at one end, the verifier's device process in the middle."""
 
     def __init__(
-        self, worker: Worker, channel: Channel, device: subprocess.Popen[bytes], arena: Arena, context: Context
+        self, worker: Worker, channel: Channel, device: subprocess.Popen[bytes], step_s: float, end: Callable[[], None]
     ) -> None:
         super().__init__("learner", worker, channel)
         self.device = device
-        self.step_s = 0.0
-        self._arena = arena
-        self._janitor = context.janitor
+        self.step_s = step_s
+        self._end_device = end
 
     @classmethod
     def start(cls, context: Context, limits: Limits, step_s: float, batch: int) -> FeedSession:
-        """Starts device and script and waits until the script is ready to train.
+        """Starts the device, then the script, and waits until it is ready to train.
 
-        An emulated device is to take `step_s` for a step; `session.step_s` is what the device takes, measured where it is a real one.
+        An emulated device is to take `step_s` for a step; `session.step_s` is what the device takes. A real one's is measured while there is no script
+        yet, which could make it longer.
         """
-        arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
-        device, channel, theirs = start_device(context, arena, step_s, batch)
+        with contextlib.ExitStack() as stack:
+            arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
+            stack.callback(arena.close)
+            device, channel, theirs = start_device(context, arena, step_s, batch)
+            stack.callback(_end, device, context)
+            with theirs:
+                step_s = _step_s(channel, limits.start_s)
+                worker = cls._start_script(context, limits, theirs, arena)
+            session = cls(worker, channel, device, step_s, stack.pop_all().close)
+        try:
+            session.expect(Kind.READY, limits.start_s, "starting up and preparing")
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    @staticmethod
+    def _start_script(context: Context, limits: Limits, theirs: socket.socket, arena: Arena) -> Worker:
         arguments = [
             "train",
             "--entry",
@@ -153,19 +171,9 @@ class FeedSession(Session):
             str(theirs.fileno()),
         ]
         arguments += ["--arena", str(arena.fd), "--photos", str(context.data)]
-        worker = start_worker(
+        return start_worker(
             context, arguments, context.submission, limits, [theirs.fileno(), arena.fd], cores=loading_cores()
         )
-        theirs.close()
-        session = cls(worker, channel, device, arena, context)
-        try:
-            ready: list[Any] = session.expect(Kind.READY, limits.start_s, "starting the device")
-            session.step_s = float(ready[0])
-            session.expect(Kind.READY, limits.start_s, "starting up and preparing")
-        except BaseException:
-            session.close()
-            raise
-        return session
 
     def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Any]]:
         self.watch(doing)  # a script that never lets us wait is watched all the same
@@ -178,13 +186,9 @@ class FeedSession(Session):
             )
         return kind, values
 
-    def deserted(self) -> bool:
-        """The device tells how the script ended, once it is there."""
-        return self.step_s > 0 and super().deserted()
-
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
-        if reason == "timed out" and (self.step_s == 0 or self._device_is_stopped()):
-            return VerifierFault(f"The device process was not there. {detail}")
+        if reason == "timed out" and self._device_is_stopped():
+            return VerifierFault(f"The device process was stopped. {detail}")
         return super().fault(reason, detail)
 
     def _device_is_stopped(self) -> bool:
@@ -201,15 +205,12 @@ class FeedSession(Session):
 
     def close(self) -> None:
         super().close()
-        self.device.kill()
-        self.device.wait()
-        self._janitor.forget(self.device.pid)
-        self._arena.close()
+        self._end_device()
 
 
 def start_device(
     context: Context, arena: Arena, step_s: float, batch: int
-) -> tuple[subprocess.Popen[bytes], Channel, Any]:
+) -> tuple[subprocess.Popen[bytes], Channel, socket.socket]:
     """The device process, the verifier's channel to it, and the socket that the script is to have."""
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
@@ -237,6 +238,21 @@ def start_device(
     host.close()
     verifiers.close()
     return device, Channel(ours), theirs
+
+
+def _end(device: subprocess.Popen[bytes], context: Context) -> None:
+    device.kill()
+    device.wait()
+    context.janitor.forget(device.pid)
+
+
+def _step_s(channel: Channel, timeout_s: float) -> float:
+    """What the device says that a step takes, when it is there."""
+    try:
+        _, values = channel.receive(timeout_s)
+    except WireError as error:
+        raise VerifierFault(f"The device process did not start: {error}") from None
+    return float(values[0])  # type: ignore[arg-type]  # a number, from a process of ours
 
 
 def measure(context: Context) -> Measured:

@@ -66,7 +66,8 @@ class Session:
             try:
                 kind, values = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
-                if self.deserted():
+                # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
+                if self.worker.process.poll() is not None and not self.channel.waiting():
                     raise self.closed(doing) from None
                 self.watch(doing)
                 if time.monotonic() >= deadline:
@@ -86,12 +87,6 @@ class Session:
         """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
         if excess := self._limits.excess():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
-
-    def deserted(self) -> bool:
-        """Whether the worker has ended and left nothing unread. Its channel may be open all the same: a sandbox that is killed while it sets up may leave a
-        child that holds it and never speaks.
-        """
-        return self.worker.process.poll() is not None and not self.channel.waiting()
 
     def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
         """The next message, which must be of this kind."""

@@ -28,6 +28,7 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure import feed, janitor, verifier
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.feed import start_device
+from bottleneck_lab.measure.session import start_worker
 from bottleneck_lab.measure.verifier import check_lab
 
 ROOT = Path(__file__).parents[3]
@@ -208,19 +209,27 @@ def test_stopped(bench, slug, who, phase, monkeypatch):
         assert verdict.outcome is Outcome.ERROR, verdict.summary
 
 
-def test_a_script_that_ends_before_the_device_is_there_is_told_why(bench, monkeypatch):
+def test_a_script_is_started_when_the_device_is_there_and_says_why_it_fails(bench, monkeypatch):
     def late(*arguments):
         device, channel, theirs = start_device(*arguments)
         device.send_signal(signal.SIGSTOP)
-        threading.Timer(2.0, device.send_signal, [signal.SIGCONT]).start()
+        at.append(time.monotonic())
+        threading.Timer(1.0, device.send_signal, [signal.SIGCONT]).start()
         return device, channel, theirs
 
+    def started(*arguments, **options):
+        at.append(time.monotonic())
+        return start_worker(*arguments, **options)
+
+    at = []
     monkeypatch.setattr(feed, "start_device", late)
+    monkeypatch.setattr(feed, "start_worker", started)
     place = bench("feeder")
     place.entry.write_text("raise RuntimeError('this early')\n")
     verdict = place.check()
     assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
     assert "this early" in verdict.summary
+    assert at[1] - at[0] > 0.9
 
 
 def test_a_stopped_janitor_is_not_waited_for_for_ever(bench, monkeypatch):

@@ -153,7 +153,7 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
 def test_who_has_ended_is_to_blame():
     worker = Mock(process=Mock(poll=lambda: 3), log_tail=lambda: "", ending=lambda: "exited with status 3")
     with subprocess.Popen(["sleep", "60"]) as device:
-        session = feed.FeedSession(worker, Mock(), device, Mock(), Mock())
+        session = feed.FeedSession(worker, Mock(), device, 0.1, device.kill)
         assert isinstance(session.closed("training"), LearnerFault), "the device lives"
         device.kill()
         assert isinstance(session.closed("training"), VerifierFault)
