@@ -150,6 +150,7 @@ class FeedSession(Session):
             stack.callback(arena.close)
             device, channel, theirs = start_device(context, arena, step_s, batch)
             stack.callback(_end, device, context)
+            stack.callback(channel.close)
             with theirs:
                 step_s = _step_s(channel, limits.start_s)
                 worker = cls._start_script(context, limits, theirs, arena)
@@ -252,7 +253,8 @@ def _step_s(channel: Channel, timeout_s: float) -> float:
         _, values = channel.receive(timeout_s)
     except WireError as error:
         raise VerifierFault(f"The device process did not start: {error}") from None
-    return float(values[0])  # type: ignore[arg-type]  # a number, from a process of ours
+    (step_s,) = values
+    return float(step_s)
 
 
 def measure(context: Context) -> Measured:
