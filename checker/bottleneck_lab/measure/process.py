@@ -272,23 +272,9 @@ class Worker:
         self._woken = 0
         self._janitor = janitor
         command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, namespace=self._namespace)
-        supervised, self._lifeline = janitor.lifeline()
-        above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
-        # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
-        output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
-        self.process = subprocess.Popen(
-            [*above, str(self._cgroup.path) if self._cgroup else "", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=worker_environment(paths, threads, bound=bound),
-            cwd=paths.scratch,
-            pass_fds=[*pass_fds, supervised, *([self._namespace.fileno()] if self._namespace else [])],
-            preexec_fn=_confinement(limits, self._cgroup, cores, network=network),  # noqa: PLW1509 - the verifier has one thread
-        )
-        janitor.leave_time(self.process.pid)
-        os.close(output)
-        os.close(supervised)
+        environment = worker_environment(paths, threads, bound=bound)
+        confine = _confinement(limits, self._cgroup, cores, network=network)
+        self.process = self._launch(command, environment, confine, pass_fds)
         if self._namespace is not None:
             self._namespace.started()
         if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
@@ -297,6 +283,29 @@ class Worker:
         self.started = time.monotonic()
         self._handle = psutil.Process(self.process.pid)
         self.isolation = _isolation(self._cgroup, self._namespace, limits)
+
+    def _launch(
+        self, command: list[str], environment: dict[str, str], confine: Callable[[], None], pass_fds: list[int]
+    ) -> subprocess.Popen[bytes]:
+        """The command below a supervisor, on a lifeline of the janitor's."""
+        supervised, self._lifeline = self._janitor.lifeline()
+        above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
+        # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
+        output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
+        process = subprocess.Popen(
+            [*above, str(self._cgroup.path) if self._cgroup else "", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=self.paths.scratch,
+            pass_fds=[*pass_fds, supervised, *([self._namespace.fileno()] if self._namespace else [])],
+            preexec_fn=confine,  # noqa: PLW1509 - the verifier has one thread
+        )
+        self._janitor.leave_time(process.pid)
+        os.close(output)
+        os.close(supervised)
+        return process
 
     def tree(self) -> list[psutil.Process]:
         """Everything that came of the worker and is not waited for yet, whosever child it is now. The supervisor is ours and not among it."""
