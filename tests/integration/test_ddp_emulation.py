@@ -23,6 +23,8 @@ from bottleneck_lab.measure.ranks.sweep import sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 from bottleneck_lab.measure.ranks.virtual import same_training
 
+from ..processes import lives
+
 ROOT = Path(__file__).parents[2]
 EXPLOITS = ROOT / "tests" / "exploits" / "workspaces" / "ddp-scaling"
 RECIPE = """
@@ -67,7 +69,7 @@ SECRET = Secret(3, 11)
 
 SHIPPED = ROOT / "labs" / "ddp-scaling" / "train.py"
 SOLUTION = ROOT / "solutions" / "ddp-scaling" / "train.py"
-MOST_RUNS = 30
+MOST_RUNS = 40
 
 
 def code(script: Path, folder: Path) -> Path:
@@ -90,7 +92,7 @@ def open_descriptors() -> int:
 
 
 def living_children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in psutil.Process().children(recursive=True) if lives(child)]
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +210,8 @@ def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_st
     with Janitor() as janitor, crew(folder, "train.py", COSTS, [3, 2], tmp_path / "scratch", janitor) as ranks:
         many, few = ranks.run(Secret(4, 5)), ranks.run(SECRET)
     assert (many.world, few.world) == (3, 2)
-    assert few.step_ms == solution.step_ms
+    # What holds up the host in the warm-up moves all later times, and so the last bit of a step's.
+    assert few.step_ms == pytest.approx(solution.step_ms)
     assert all(np.array_equal(mine, right) for mine, right in zip(few.parameters, solution.parameters, strict=True))
     assert open_descriptors() <= descriptors
 
@@ -233,11 +236,16 @@ BROKEN_RULES = {
     "second_voice": ("wrong output", "with batches left"),
     "walks_frames": ("wrong output", "with batches left"),
     "hostile_pickle": ("tampered", "no event of the emulation"),
+    "padded_gradients": ("wrong output", "200% of the gradients had been all-reduced"),
+    "one_step_more": ("wrong output", "4 optimizer steps, more than there were batches"),
+    "floods_events": ("tampered", "more than 100,000 events"),
+    "large_gather": ("crashed", "cannot carry"),
+    "integer_mean": ("crashed", "cannot carry"),
 }
 
 
 def test_every_exploit_is_tried():
-    judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards"}
+    judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards", "padded_overlap", "not_a_number"}
     assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
 
 
@@ -300,6 +308,23 @@ def test_a_backward_that_is_told_afterwards_ends_with_other_parameters(reference
     run = two_ranks(EXPLOITS / "told_afterwards" / "train.py")
     assert run.step_ms < reference.step_ms
     assert "of the training's way" in (same_training(run, reference) or "")
+
+
+def test_what_is_sent_beside_the_update_s_gradients_hides_nothing(tmp_path, two_ranks):
+    padded = EXPLOITS / "padded_overlap" / "train.py"
+    plain = tmp_path / "plain.py"
+    plain.write_text(padded.read_text().replace("loss.register_hook(hook)", "pass"))
+    run, without = two_ranks(padded), two_ranks(plain)
+    assert run.communication_ms > 1.5 * without.communication_ms
+    assert run.exposed_ms == pytest.approx(without.exposed_ms)
+    assert run.overlap_share == pytest.approx(without.overlap_share)
+
+
+def test_parameters_that_are_no_numbers_are_not_the_reference_s(reference, solution, two_ranks):
+    run = two_ranks(EXPLOITS / "not_a_number" / "train.py")
+    assert "no finite numbers" in (same_training(run, reference) or "")
+    nothing = [(np.nan, np.nan)] * len(solution.gradients)
+    assert "is not the gradient" in (same_training(replace(solution, gradients=nothing), reference) or "")
 
 
 def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):

@@ -39,6 +39,7 @@ FIGURES = RanksMeasurement(
     step_ms=10,
     compute_ms=9,
     communication_ms=4,
+    exposed_ms=0.4,
     overlap_share=0.9,
     bytes_per_step=400,
     difference=0.001,
@@ -114,17 +115,27 @@ def test_gradients_of_the_last_micro_batch_are_enough():
     assert ledger.reduced_bytes == [600_000]
 
 
+def test_statistics_may_travel_with_the_gradients():
+    ledger = Ledger(0, COSTS)
+    one_pass(ledger)
+    one_pass(ledger)
+    assert ledger.reduces_gradients(0, 300_000)
+    assert ledger.reduces_gradients(0, 15_000)
+    ledger.optimizer()
+
+
 @pytest.mark.parametrize(
     ("elements", "images", "passes", "words"),
     [
         (299_999, 4, 2, "100% of the gradients"),
         (0, 4, 2, "0% of the gradients"),
+        (315_001, 4, 2, "105% of the gradients"),
         (300_000, 3, 2, "3 of the 4"),
         (300_000, 4, 1, "1 times"),
         (300_000, 4, 3, "3 times"),
     ],
 )
-def test_less_than_the_whole_step_is_a_wrong_output(elements, images, passes, words):
+def test_less_or_more_than_the_whole_step_is_a_wrong_output(elements, images, passes, words):
     ledger = Ledger(0, COSTS)
     with pytest.raises(Violation, match=words) as caught:  # noqa: PT012 - which call notices depends on the case
         for _ in range(passes):

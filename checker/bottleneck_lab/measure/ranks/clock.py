@@ -10,7 +10,7 @@ Stream = Literal["host", "compute", "communication"]
 
 
 class Span(NamedTuple):
-    """Something that ran, in modelled microseconds. `launched_us`: when the host queued it."""
+    """Something that ran, in modelled microseconds. `launched_us`: when the host queued it; `gradients`: whether that is what it exchanged."""
 
     stream: Stream
     name: str
@@ -20,6 +20,7 @@ class Span(NamedTuple):
     step: int
     elements: int = 0
     dtype: str = ""
+    gradients: bool = False
 
 
 class RankClock:
@@ -74,12 +75,21 @@ class RankClock:
         self.host_us += self.fabric.launch_us
         return launched, max(self.host_us, self.compute_us, self.communication_us)
 
-    def communicate(self, name: str, announced: tuple[float, float], end_us: float, elements: int, dtype: str) -> None:
+    def communicate(
+        self,
+        name: str,
+        announced: tuple[float, float],
+        end_us: float,
+        elements: int,
+        dtype: str,
+        *,
+        gradients: bool = False,
+    ) -> None:
         """A collective ran until `end_us`. It is drawn from this rank's own readiness: the kernel spins until the last rank comes."""
         launched, ready = announced
         self.communication_us = end_us
         self.outstanding_us = max(self.outstanding_us, end_us)
-        self.spans.append(Span("communication", name, launched, ready, end_us, self.step, elements, dtype))
+        self.spans.append(Span("communication", name, launched, ready, end_us, self.step, elements, dtype, gradients))
 
     def finish_step(self, optimizer_us: float) -> None:
         """The optimizer's update, with which a step ends."""

@@ -114,9 +114,9 @@ class Run:
         return self._per_step(lambda clock: sum(b - a for a, b in merge(self._timed(clock, "communication"))))
 
     @property
-    def hidden_ms(self) -> float:
-        """The part of it under which compute ran."""
-        return self._per_step(
+    def exposed_ms(self) -> float:
+        """The part of it under which nothing was computed."""
+        return self.communication_ms - self._per_step(
             lambda clock: covered_us(self._timed(clock, "communication"), self._timed(clock, "compute"))
         )
 
@@ -131,8 +131,30 @@ class Run:
 
     @property
     def overlap_share(self) -> float:
-        """Share of communication that compute hides."""
-        return self.hidden_ms / self.communication_ms if self.communication_ms else 1.0
+        """Share of the exchange that compute hides: of all communication since a step's last forward, gradients alone count as hidden.
+
+        What is sent with an earlier micro-batch, or beside gradients, brings an update no earlier, however well it is hidden.
+        """
+        exchanges = [(clock, self._exchange(clock)) for clock in self.clocks]
+        sent = sum(span.end_us - span.start_us for _, exchange in exchanges for span in exchange)
+        hidden = sum(
+            covered_us(
+                [(span.start_us, span.end_us) for span in exchange if span.gradients], self._timed(clock, "compute")
+            )
+            for clock, exchange in exchanges
+        )
+        return hidden / sent if sent else 1.0
+
+    def _exchange(self, clock: RankClock) -> list[Span]:
+        """A rank's collectives of the timed steps, each step's from its last forward on."""
+        forward = {span.step: span.launched_us for span in clock.spans if span.name.startswith("forward ")}
+        return [
+            span
+            for span in clock.spans
+            if span.stream == "communication"
+            and WARMUP_STEPS <= span.step < clock.step
+            and span.launched_us > forward[span.step]
+        ]
 
     def difference(self, reference: Run) -> float:
         """Largest distance of a rank's parameters from the reference's, as a share of how far training moved the reference's."""

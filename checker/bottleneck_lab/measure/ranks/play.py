@@ -48,8 +48,11 @@ def collective_us(event: Event, world: int, fabric: Fabric, algorithm: Algorithm
     return fabric.allreduce_us(nbytes, world, algorithm)
 
 
-def communicate(clock: RankClock, event: Event, announced: tuple[float, float], end_us: float) -> None:
+def communicate(
+    clock: RankClock, event: Event, announced: tuple[float, float], end_us: float, *, gradients: bool = False
+) -> None:
     """Advances one rank by a collective that ended at `end_us` on all of them."""
-    clock.communicate(COLLECTIVES[event.kind], announced, end_us, event.amount, DTYPES[event.flag])
+    name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]
+    clock.communicate(name, announced, end_us, event.amount, dtype, gradients=gradients)
     if event.kind is Kind.BARRIER:
         clock.synchronise("barrier")

@@ -10,6 +10,8 @@ SMALLEST_GRADIENT = 64
 """Elements of the smallest parameter of the model: an all-reduce of fewer is somebody's metric, not a gradient."""
 SLACK = 4096
 """Elements that may travel during backward beside gradients."""
+MOST_SENT = 1.05
+"""Elements that may be all-reduced from the last backward to the update, as a share of the gradients: statistics may travel, too."""
 
 
 class Violation(Exception):  # noqa: N818 - not a fault of the program: a finding about what it runs
@@ -94,8 +96,8 @@ class Ledger:
                     "wrong output",
                     f"Step {step} on rank {self.rank} ran {what} {seen} times; {self.micro_batches} micro-batches make a step.",
                 )
-        if self._sent < self.costs.elements:
-            share = self._sent / self.costs.elements
+        share = self._sent / self.costs.elements
+        if not 1 <= share <= MOST_SENT:
             raise Violation(
                 "wrong output",
                 f"Step {step} on rank {self.rank} updated the weights when {share:.0%} of the gradients had been all-reduced over the ranks.",

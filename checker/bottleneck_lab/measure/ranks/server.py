@@ -21,6 +21,7 @@ from bottleneck_lab.measure.ranks.protocol import (
     DTYPES,
     EVENT,
     FACTOR,
+    FLOATING,
     ITEM_BYTES,
     OK,
     REDUCTIONS,
@@ -34,6 +35,8 @@ from bottleneck_lab.measure.session import WATCH_S
 from bottleneck_lab.measure.wire import Arena
 
 _CHUNK = 1 << 18
+MAX_EVENTS = 100_000
+"""What a rank may tell in a run: each event is remembered, and an honest script tells some hundreds a step."""
 Factors = Callable[[int, int, int], float]
 """(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
@@ -42,7 +45,7 @@ Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 @dataclass
 class Link:
-    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came."""
+    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came and whether it is of gradients; `told`: events so far."""
 
     sock: socket.socket
     arena: Arena
@@ -51,7 +54,8 @@ class Link:
     buffer: bytearray = field(default_factory=bytearray)
     waiting: Event | None = None
     announced: tuple[float, float] = (0.0, 0.0)
-    is_gradient: bool = False
+    gradients: bool = False
+    told: int = 0
     finished: bool = False
     patience_s: float = math.inf
     watch: Callable[[], None] = lambda: None
@@ -179,6 +183,9 @@ class FabricServer:
             event = unpack(raw)
         except ValueError as error:
             raise Violation("tampered", f"Rank {rank} sent bytes that are no event of the emulation.") from error
+        link.told += 1
+        if link.told > MAX_EVENTS:
+            raise Violation("tampered", f"Rank {rank} reported more than {MAX_EVENTS:,} events.")
         if link is self.links[0]:
             self.recorded.append(event)
         if link.waiting is not None or link.finished:
@@ -225,20 +232,32 @@ class FabricServer:
                 "wrong output",
                 f"Rank {rank} ended with {event.amount} parameters; the model has {self.costs.elements}.",
             )
-        if self.batches(link.clock.step, rank) is not None:
-            raise Violation(
-                "wrong output", f"Rank {rank} stopped after {link.clock.step} optimizer steps, with batches left."
-            )
+        steps = link.clock.step
+        if self.batches(steps, rank) is not None:
+            raise Violation("wrong output", f"Rank {rank} stopped after {steps} optimizer steps, with batches left.")
+        if self.batches(steps - 1, rank) is None:
+            raise Violation("wrong output", f"Rank {rank} took {steps} optimizer steps, more than there were batches.")
         link.finished = True
 
     def _enter(self, rank: int, link: Link, event: Event) -> None:
-        if event.flag >= len(DTYPES) or event.amount * ITEM_BYTES[event.flag] > link.arena.size:
+        if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
-        if event.kind is Kind.ALLREDUCE:
-            link.is_gradient = link.ledger.reduces_gradients(event.flag, event.amount)
+        reduces = event.kind is Kind.ALLREDUCE
+        link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount)
         link.waiting, link.announced = event, link.clock.announce()
         if all(other.waiting is not None for other in self.links):
             self._collective(event)
+
+    def _carries(self, event: Event) -> bool:
+        """Whether the link knows the type and the reduction, and has room for the result."""
+        if event.flag >= len(DTYPES):
+            return False
+        if event.kind is Kind.ALLREDUCE:
+            operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
+            if not operation or (operation == "avg" and event.flag not in FLOATING):
+                return False
+        parts = self.world if event.kind is Kind.ALLGATHER else 1
+        return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
     def _collective(self, event: Event) -> None:
         odd = next((rank for rank, link in enumerate(self.links) if link.waiting != event), None)
@@ -250,7 +269,7 @@ class FabricServer:
         self._move(event)
         end = max(link.announced[1] for link in self.links) + collective_us(event, self.world, self.fabric)
         for link in self.links:
-            communicate(link.clock, event, link.announced, end)
+            communicate(link.clock, event, link.announced, end, gradients=link.gradients)
             link.waiting = None
         for link in self.links:
             link.send(OK)
@@ -293,7 +312,7 @@ class FabricServer:
             norm = _reduce(
                 [source.view(dtype) for source in sources], result[: count * size].view(dtype), REDUCTIONS[event.which]
             )
-            if self.links[0].is_gradient:
+            if self.links[0].gradients:
                 self._note(norm)
 
     def _note(self, norm: tuple[float, float]) -> None:

@@ -117,6 +117,7 @@ def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement
         step_ms=many.step_ms,
         compute_ms=many.compute_ms,
         communication_ms=many.communication_ms,
+        exposed_ms=many.exposed_ms,
         overlap_share=many.overlap_share,
         bytes_per_step=min(many.reduced_bytes),
         difference=max(theirs[world].difference(shipped[world]) for world in (FEW, MANY)),
@@ -128,6 +129,8 @@ def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement
 def same_training(run: Run, reference: Run) -> str | None:
     """Why these parameters are not the reference's, or None: equal on every rank, near the reference, made of the same gradients."""
     for rank, parameters in enumerate(run.parameters):
+        if not np.isfinite(parameters).all():
+            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has parameters that are no finite numbers."
         if not np.array_equal(parameters, run.parameters[0]):
             return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has other parameters than rank 0."
     apart = run.difference(reference)
@@ -139,7 +142,7 @@ def same_training(run: Run, reference: Run) -> str | None:
         )
     for step, ((_, mine), (_, right)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
         ratio = np.sqrt(mine / right)
-        if min(abs(ratio - scale) / scale for scale in (1.0, float(run.world))) > GRADIENT_TOLERANCE:
+        if not min(abs(ratio - scale) / scale for scale in (1.0, float(run.world))) <= GRADIENT_TOLERANCE:
             return f"What was all-reduced in step {step} on {run.world} ranks is not the gradient: its norm is {ratio:.2f} times the reference's."
     return None
 
@@ -153,7 +156,8 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     ]
     return [
         f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms a step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
-        f"{m.communication_ms:.2f} ms of communication, {m.overlap_share:.0%} of it under compute; {m.bytes_per_step / 1e6:.1f} MB of gradients a step",
+        f"{m.communication_ms:.2f} ms of communication; {m.overlap_share:.0%} of what the update waits for under compute; "
+        f"{m.bytes_per_step / 1e6:.1f} MB of gradients a step",
         f"modelled throughput, images/s: {m.few_images_per_s:.0f} on {m.few}, {m.many_images_per_s:.0f} on {m.many}; "
         f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
         *(told if slowed else []),
