@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bottleneck_lab.analysis.statistics import clopper_pearson
 from bottleneck_lab.grading.sequential import (
     BLOCKS,
     PAIRS,
@@ -31,7 +32,6 @@ from bottleneck_lab.grading.sequential import (
     self_test,
     shuffled_order,
 )
-from bottleneck_lab.grading.statistics import clopper_pearson
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TARGET = 1.5

@@ -41,7 +41,7 @@ _ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_e
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
 """Operators that a busy CPU should be busy with: their dominating is no finding."""
-_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_|ffma|scudnn", re.IGNORECASE)
+_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -20,12 +20,14 @@ class RangeRow(msgspec.Struct, frozen=True):
 
 
 def find_ranges(timeline: Timeline, window: Window, top: int = 50) -> list[RangeRow]:
-    """Ranges by total time."""
+    """Ranges by total time, of each the part in the window."""
     ranges = timeline.ranges
-    used, inverse = np.unique(ranges.name, return_inverse=True)
+    start, end = np.maximum(ranges.start, window.start), np.minimum(ranges.end, window.end)
+    inside = end >= start
+    used, inverse = np.unique(ranges.name[inside], return_inverse=True)
     calls = np.bincount(inverse.reshape(-1), minlength=len(used))
     total = np.zeros(len(used), dtype=np.int64)
-    np.add.at(total, inverse.reshape(-1), ranges.end - ranges.start)
+    np.add.at(total, inverse.reshape(-1), (end - start)[inside])
     wall = max(window.length, 1)
     return [
         RangeRow(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.window import find_window, step_rows
+from bottleneck_lab.analysis.window import Window, find_window, step_rows
 from bottleneck_lab.trace.timeline import Kind, Timeline
 
 
@@ -32,22 +32,19 @@ def find_stragglers(timeline: Timeline) -> list[Straggler]:
         count = max(int(mine.sum()), 1)
         rows = (timeline.device.rank == rank) & (timeline.device.kind != Kind.SYNC)
         communicating = rows & (timeline.device.kind == Kind.COMMUNICATION)
-        whole = _span(timeline, rank)
-        work.append((whole - _waiting(timeline, communicating, rows)) // count)
-        length.append(whole // count)
+        window = find_window(timeline, rank)
+        work.append((window.length - _waiting(timeline, communicating, rows, window)) // count)
+        length.append(window.length // count)
     median, step = int(np.median(work)), max(int(np.median(length)), 1)
     return [Straggler(r, w, max(w - median, 0), max(w - median, 0) / step) for r, w in zip(ranks, work, strict=True)]
 
 
-def _span(timeline: Timeline, rank: int) -> int:
-    return find_window(timeline, rank).length
-
-
-def _waiting(timeline: Timeline, communicating: NDArray[np.bool_], rows: NDArray[np.bool_]) -> int:
-    """Exposed communication of a rank, ns."""
+def _waiting(timeline: Timeline, communicating: NDArray[np.bool_], rows: NDArray[np.bool_], window: Window) -> int:
+    """Exposed communication of a rank in its window, ns."""
     device = timeline.device
     other = rows & ~communicating
-    return iv.subtract(
+    exposed = iv.subtract(
         iv.union(device.start[communicating], device.end[communicating]),
         iv.union(device.start[other], device.end[other]),
-    ).total
+    )
+    return iv.clip(exposed, *window).total

@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
 from bottleneck_lab.analysis.roofline import Roofline, find_roofline
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CopyRow, find_copies
-from bottleneck_lab.analysis.window import Step, find_steps, find_window
+from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
 from bottleneck_lab.trace.timeline import Timeline
 
 First = TypeVar("First")
@@ -69,17 +69,19 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarise(timeline: Timeline) -> Summary:
     """Everything at once. A pure function of the capture: the same capture gives the same summary."""
-    window = find_window(timeline)
+    window, inside = find_window(timeline), begun_inside(timeline)
     steps = find_steps(timeline)
-    (operators, syncs, lines), (devices, quality) = _beside(timeline, _host_side, _device_side)
+    (operators, syncs, lines), (devices, quality) = _beside(
+        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline)
+    )
     seen = Evidence(
         devices=devices,
         operators=operators,
-        kernels=find_kernels(timeline),
-        copies=find_copies(timeline),
+        kernels=find_kernels(inside),
+        copies=find_copies(inside),
         syncs=syncs,
-        launches=find_launches(timeline),
-        memory=find_memory(timeline),
+        launches=find_launches(inside),
+        memory=find_memory(inside),
         stragglers=find_stragglers(timeline),
         step_ns=[step.cost_ns for step in steps],
         steps=len(steps),
@@ -116,17 +118,15 @@ def summarise(timeline: Timeline) -> Summary:
     )
 
 
-def _beside(
-    timeline: Timeline, first: Callable[[Timeline], First], other: Callable[[Timeline], Other]
-) -> tuple[First, Other]:
+def _beside(events: int, first: Callable[[], First], other: Callable[[], Other]) -> tuple[First, Other]:
     """Both at once for a large capture: NumPy works without Python's lock where arrays are large."""
-    if timeline.events < LARGE_EVENTS:
-        return first(timeline), other(timeline)
+    if events < LARGE_EVENTS:
+        return first(), other()
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(other, timeline)
-        return first(timeline), found.result()
+        found = thread.submit(other)
+        return first(), found.result()
 
 
 def _device_side(timeline: Timeline) -> tuple[list[DeviceUse], Quality]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Ints, Kind, Timeline, take
 
 _STEP = re.compile(
     r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$", re.IGNORECASE
 )
+
+
+Rows = TypeVar("Rows", DeviceTable, HostTable)
 
 
 class Window(NamedTuple):
@@ -70,6 +74,32 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     start, end = int(steps.start.min()), int(steps.end.max())
     after = device.end[mine & (device.start < end)]
     return Window(start, max(end, int(after.max(initial=end))))
+
+
+def begun_inside(timeline: Timeline) -> Timeline:
+    """Only the device work, calls and operators that began in their rank's window: what is summed up to be set against the time of the steps.
+
+    Before the first step lies a program's start-up: it copies the model, allocates, makes the first weights. Without steps it is the timeline itself.
+    """
+    if not len(step_rows(timeline)):
+        return timeline
+    windows = {rank: find_window(timeline, rank) for rank in timeline.ranks}
+    return replace(
+        timeline,
+        device=_begun(timeline.device, windows),
+        runtime=_begun(timeline.runtime, windows),
+        operators=_begun(timeline.operators, windows),
+    )
+
+
+def _begun(table: Rows, windows: dict[int, Window]) -> Rows:
+    if len(windows) == 1:  # a slice takes no memory
+        (window,) = windows.values()
+        return take(table, slice(*np.searchsorted(table.start, window).tolist()))
+    inside = np.zeros(len(table), dtype=bool)
+    for rank, window in windows.items():
+        inside |= (table.rank == rank) & (table.start >= window.start) & (table.start < window.end)
+    return take(table, inside)
 
 
 def find_steps(timeline: Timeline) -> list[Step]:

@@ -25,7 +25,9 @@ _OPEN_S = 120
 def command(
     capture: Annotated[
         str | None,
-        typer.Argument(help="A capture's number, or any trace file or capture folder; by default this lab's latest."),
+        typer.Argument(
+            help="A capture's number, or any trace file or capture folder, also one of several ranks' traces; by default this lab's latest."
+        ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page there.")] = None,
     open_: Annotated[
@@ -91,7 +93,9 @@ def find_subject(what: str | None) -> Subject:
 
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
-        return Subject(trace_files(path), path) if (path / "capture.json").is_file() else Subject([path])
+        if (path / "capture.json").is_file():
+            return Subject(trace_files(path), path)
+        return Subject(_ranks_in(path) if path.is_dir() else [path])
     try:
         workspace = here()
     except UsageError:
@@ -102,6 +106,22 @@ def find_subject(what: str | None) -> Subject:
     latest = readable(workspace)[-1:] if what is None else []
     folder = latest[0] if latest else find_capture(workspace, what)
     return Subject(trace_files(folder), folder, workspace)
+
+
+def _ranks_in(folder: Path) -> list[Path]:
+    """The traces in a folder, one a rank, in the order of the numbers in their names; of a report and its export, the export. Raises CaptureError."""
+    from bottleneck_lab.errors import CaptureError
+    from bottleneck_lab.trace.load import by_number
+
+    found: dict[str, Path] = {}
+    for ending in (".nsys-rep", ".sqlite", ".json", ".json.gz"):
+        found |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
+    if not found:
+        raise CaptureError(
+            f"{folder} holds no trace.",
+            "Put one .sqlite, .nsys-rep or .json(.gz) file a rank into it, or name one trace file.",
+        )
+    return [found[name] for name in sorted(found, key=by_number)]
 
 
 def _own_capture(what: str | None) -> Path | None:

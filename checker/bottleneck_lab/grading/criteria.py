@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from bottleneck_lab.analysis.statistics import Interval
 from bottleneck_lab.catalog import CriterionSpec, FailReason, Kind
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialTest, State
-from bottleneck_lab.grading.statistics import Interval
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 BUSY_CORES = 0.25

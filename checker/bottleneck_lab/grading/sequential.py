@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from bottleneck_lab.grading.statistics import Interval, bounds_at, median_interval, tail_rank
+from bottleneck_lab.analysis.statistics import Interval, bounds_at, median_interval, tail_rank
 
 Direction = Literal["at_least", "at_most"]
 Side = Literal["reference", "learner"]

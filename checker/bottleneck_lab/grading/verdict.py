@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -83,3 +84,12 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measurement: dict[str, Any] = {}
     schema: int = SCHEMA
     signature: str | None = None
+
+
+def finite(figures: Any) -> Any:
+    """Figures as JSON has them: None in place of numbers that are none, which a learner's parameters can make of any sum."""
+    if isinstance(figures, dict):
+        return {name: finite(value) for name, value in figures.items()}
+    if isinstance(figures, list):
+        return [finite(value) for value in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures

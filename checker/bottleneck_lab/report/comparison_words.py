@@ -40,7 +40,8 @@ _OUTCOMES = {
 def describe_speedup(comparison: Comparison) -> str:
     """The ratio of the step times, its interval, and what it means."""
     interval = f"{comparison.speedup_low:.2f}x to {comparison.speedup_high:.2f}x"
-    return f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]} (95% interval {interval})"
+    kind = "too few steps for a 95% interval; those seen:" if comparison.few_steps else "95% interval"
+    return f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]} ({kind} {interval})"
 
 
 def label_change(change: Change) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -109,19 +110,31 @@ def _guarded(path: Path, read: Callable[[], Result]) -> Result:
         raise CaptureError(f"{path.name} cannot be read: {error}.", "Copy it again, or capture again.") from error
 
 
+def by_number(name: str) -> tuple[list[int], str]:
+    """What the files of several ranks are sorted by: the numbers in their names, so that the tenth comes after the second."""
+    return [int(number) for number in re.findall(r"\d+", name)], name
+
+
+NO_COMMON_CLOCK = "rank {rank}: the report does not say when it began, so the ranks are on no common clock: who comes late cannot be told"
+
+
 def merge_ranks(timelines: list[Timeline]) -> Timeline:
-    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are numbered in the order given."""
+    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are numbered in the order given.
+
+    Where one does not say when its clock began, all are left on their own: an old Kineto trace's is the time of day, an nsys report's begins with itself.
+    """
     if len(timelines) == 1:
         return timelines[0]
     ranks = [(t.ranks or (0,))[0] for t in timelines]
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
-    base = min(_base_ns(t) for t in timelines)
+    bases = [_base_ns(t) for t in timelines]
+    lost = [rank for t, rank, base in zip(timelines, ranks, bases, strict=True) if t.format == "nsys" and not base]
     strings: dict[str, int] = {}
     threads: list[tl.Thread] = []
     parts = []
-    for timeline, rank in zip(timelines, ranks, strict=True):
-        parts.append(_moved(timeline, rank, _base_ns(timeline) - base, strings, len(threads)))
+    for timeline, rank, base in zip(timelines, ranks, bases, strict=True):
+        parts.append(_moved(timeline, rank, base - min(bases) if all(bases) else 0, strings, len(threads)))
         threads.extend(replace(thread, rank=rank) for thread in timeline.threads)
     return replace(
         parts[0],
@@ -130,7 +143,10 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
         threads=tuple(threads),
         devices=tuple(device for part in parts for device in part.devices),
         emulated=any(t.emulated for t in timelines),
-        notes=tuple(f"rank {rank}: {note}" for t, rank in zip(timelines, ranks, strict=True) for note in t.notes),
+        notes=(
+            *(f"rank {rank}: {note}" for t, rank in zip(timelines, ranks, strict=True) for note in t.notes),
+            *(NO_COMMON_CLOCK.format(rank=rank) for rank in lost),
+        ),
         **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
         matrix=tl.MatrixTable(
             **{c.name: np.concatenate([getattr(part.matrix, c.name) for part in parts]) for c in fields(tl.MatrixTable)}

@@ -612,8 +612,15 @@ def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
 
 
 def _facts(report: _Report) -> dict[str, str]:
-    """Version of the tool and of the schema, from wherever this generation keeps them. Nothing that names the machine or its user."""
+    """Version of the tool and of the schema, from wherever this generation keeps them, and when the report's clock began (Unix time), as Kineto calls it.
+
+    Nothing that names the machine or its user.
+    """
     facts: dict[str, str] = {}
+    if "utcEpochNs" in report.columns.get("TARGET_INFO_SESSION_START_TIME", set()):
+        began = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE typeof(utcEpochNs) = 'integer' LIMIT 1"
+        for (ns,) in report.rows("TARGET_INFO_SESSION_START_TIME", began):
+            facts["baseTimeNanoseconds"] = str(ns)
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= report.columns.get(table, set()):
             wanted = ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION")

@@ -1,11 +1,13 @@
 """Two captures side by side, and a capture in SQL."""
 
+import math
 import sys
 
+import msgspec
 import pytest
 
 from bottleneck_lab import compare, query
-from bottleneck_lab.analysis.compare import median_interval
+from bottleneck_lab.analysis.compare import CONFIDENCE, FEWEST_STEPS
 from bottleneck_lab.analysis.query import columns_of, write_parquet
 from bottleneck_lab.errors import MachineError, UsageError
 
@@ -30,10 +32,21 @@ def test_the_same_program_twice_is_the_same(summary_of):
     assert {change.outcome for change in result.changes} == {"same"}
 
 
-def test_medians_have_intervals_of_order_statistics():
-    assert median_interval([5]) == (5, 5)
-    low, high = median_interval(list(range(101)))
-    assert (low, high) == (40, 60)
+@pytest.mark.parametrize("count", range(1, 40))
+def test_the_interval_of_each_capture_covers_its_median_often_enough(summary_of, count):
+    """So often that both together do 95% of the time; or it says that there are too few steps."""
+    steps = list(range(1000, 1000 + count))
+    summary = summary_of("healthy", steps=1)
+    seen = msgspec.structs.replace(
+        summary, steps=[msgspec.structs.replace(summary.steps[0], cost_ns=step) for step in steps]
+    )
+    still = msgspec.structs.replace(seen, steps=[msgspec.structs.replace(summary.steps[0], cost_ns=1000)] * 7)
+    result = compare(seen, still)
+    below = round(result.speedup_low * 1000) - 1000  # steps outside on either side
+    assert result.speedup_high == (steps[count - 1 - below]) / 1000
+    missed = 2 * sum(math.comb(count, k) for k in range(below + 1)) / 2**count
+    assert result.few_steps == (missed > 1 - CONFIDENCE)
+    assert result.few_steps == (count < FEWEST_STEPS)
 
 
 def test_sql_gives_rows(timeline_of):

@@ -1,8 +1,20 @@
-"""Rows of an emulated accelerator: no runtime calls beside them, and never shown as real."""
+"""Rows of the device that a script was fed to: no runtime calls beside them, and an emulated one's never shown as real."""
 
+import gzip
 import json
+import time
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.capture.workload import FedWorkload
+from bottleneck_lab.measure import feed
+from bottleneck_lab.measure.wire import Channel, Kind
+
+MS = 1_000_000
 
 
 def test_an_emulated_device_waits_for_its_input(tmp_path):
@@ -37,3 +49,55 @@ def test_an_emulated_device_waits_for_its_input(tmp_path):
     assert [(cause.cause, cause.idle_ns) for cause in use.gap_causes] == [("input", 2_400_000)]
     assert [finding.id for finding in summary.findings] == ["input-starved"]
     assert summary.range_shares == {"data": 0.6}
+
+
+@pytest.fixture
+def fed(tmp_path, monkeypatch):
+    """A profiled script on a stand-in for the device, which says that a step takes 20 ms and runs one of the profiled and one later."""
+
+    def profiled(device):
+        verifiers, devices = Channel.pair()
+        host, theirs = Channel.pair()
+        process, trace = Mock(kill=devices.close), tmp_path / "trace.json.gz"
+
+        def run_child(*_):
+            began_ns, now_us = time.monotonic_ns(), time.time_ns() / 1000
+            images = np.zeros((3, 3, 224, 224), np.uint8)
+            for start_ns in (began_ns, began_ns + 5000 * MS):
+                labels = np.zeros(16, dtype=np.int64)
+                Channel(devices).send(Kind.RECORD, start_ns, start_ns, start_ns + 20 * MS, labels, images)
+            step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9}
+            step |= {"ts": now_us - 1e6, "dur": 2e6}
+            with gzip.open(trace, "wt") as file:
+                json.dump({"traceEvents": [step, {**step, "cat": "gpu_user_annotation", "dur": 20e6}]}, file)
+            host.close()
+            return 0
+
+        monkeypatch.setattr(feed, "calibrate", lambda _context, _count: 0.5)
+        monkeypatch.setattr(feed, "start_device", lambda *_: (process, Channel(verifiers), theirs))
+        monkeypatch.setattr(FedWorkload, "_run_child", run_child)
+        Channel(devices).send(Kind.READY, 0.020)
+        judge = SimpleNamespace(count=lambda _data: 64)
+        context = SimpleNamespace(device=device, settings={}, judge=lambda: judge, data=None, janitor=Mock())
+        workload = FedWorkload(context, [], print, 1)
+        workload.run(trace)
+        verifiers.close()
+        return workload.step_s, load(trace), json.loads(gzip.decompress(trace.read_bytes()))
+
+    return profiled
+
+
+def test_a_real_device_s_steps_are_shown_as_they_were(fed):
+    step_s, timeline, content = fed("cuda")
+    assert step_s == 0.020, "what the device says, not what the host's speed suggests"
+    assert timeline.names(timeline.device) == ["ResNet-50 training step (batch 16)"]
+    assert (timeline.device.end - timeline.device.start).tolist() == [20 * MS]
+    assert not timeline.emulated
+    assert "emulated" not in json.dumps(content)
+
+
+def test_an_emulated_device_s_steps_are_cut_into_its_parts(fed):
+    _, timeline, content = fed("virtual")
+    assert timeline.emulated
+    assert [name.split()[2] for name in timeline.names(timeline.device)] == ["forward", "backward", "optimizer"]
+    assert "A100" in content["emulatedDevice"]

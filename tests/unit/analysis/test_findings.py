@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottleneck_lab import findings, load, merge_ranks
+from bottleneck_lab import findings, load, merge_ranks, summarise
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
 from bottleneck_lab.analysis.findings import FINDING_IDS, Evidence, find_findings
 
@@ -58,6 +58,97 @@ def test_captures_of_several_ranks(tmp_path, make, bottleneck):
     assert set(found) == set(make.JOBS[bottleneck])
     if found:
         assert "Rank 2 " in found["straggler"].evidence
+
+
+def _copies_the_model(run):
+    run.copy(1_200_000_000, pinned=False)
+
+
+def _allocates(run):
+    for _ in range(20):
+        run.wait("cudaMalloc")
+
+
+def _multiplies_in_fp32(run):
+    for _ in range(40):
+        run.operator("aten::addmm", "ampere_sgemm_128x64_tn", 5_000.0)
+
+
+@pytest.mark.parametrize("before", [_copies_the_model, _allocates, _multiplies_in_fp32])
+def test_what_a_program_does_before_its_first_step_is_not_held_against_the_steps(tmp_path, make, before):
+    run = make.Program()
+    begin = run.host
+    before(run)
+    run.wait()
+    run.range("start-up", begin)
+    for number in range(8):
+        begin = run.host
+        make._step(run, "healthy", number, 24, 1.0)
+        run.range(f"step {number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    assert [finding.id for finding in summary.findings] == []
+    assert summary.launches[0].kernels_per_step == 2 * 24 + 2
+    ranges = {row.name: row for row in summary.ranges}
+    assert ranges["start-up"].total_ns == 0
+    assert ranges["backward"].calls == 8
+
+
+def test_a_cpu_s_first_weights_are_no_dominant_operator_of_its_steps(tmp_path, make):
+    run = make.Program()
+    make._operator(run, "aten::normal_", 500_000.0)
+    events = run.events
+    run = make.on_cpu("healthy-cpu")
+    for event in events:
+        event["ts"] -= 600_000.0
+    run.events += events
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    assert findings(tmp_path / "x.json") == []
+
+
+def test_a_range_around_all_steps_takes_all_of_the_time_and_no_more(tmp_path, make):
+    run = make.training("healthy")
+    run.range("epoch", 100_000.0)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    (epoch,) = [row for row in summary.ranges if row.name == "epoch"]
+    assert 0.99 < epoch.share_of_wall <= 1
+
+
+def test_a_rank_that_starts_late_is_no_straggler(tmp_path, make):
+    """The others wait for it in their first broadcast, before their first step."""
+    timelines = []
+    for run in make.job("healthy-job", seed=2):
+        if run.rank != 2:
+            args = {"device": 0, "stream": make.COMMUNICATION_STREAM}
+            run.add("kernel", "ncclDevKernel_Broadcast_RING_LL", 50_000.0, 900_000.0, **args)
+        (tmp_path / f"{run.rank}.json").write_text(json.dumps(run.trace(world_size=4)))
+        timelines.append(load(tmp_path / f"{run.rank}.json"))
+    summary = summarise(merge_ranks(timelines))
+    assert summary.findings == []
+    assert all(rank.work_ns > 0 for rank in summary.stragglers)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "unused"),
+    [
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", False),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x16_stage4_warpsize2x2x1_tensor16x8x8", False),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4", True),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8", True),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>", True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", False),
+    ],
+)
+def test_matrix_kernels_on_tensor_cores_are_told_from_those_that_are_not(tmp_path, make, kernel, unused):
+    run = make.Program()
+    for number in range(4):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::addmm", kernel, 250.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    assert [finding.id for finding in findings(tmp_path / "x.json")] == ["tensor-cores-unused"] * unused
 
 
 def test_every_kind_is_tested(make):

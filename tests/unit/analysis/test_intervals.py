@@ -21,7 +21,7 @@ def points(intervals: iv.Intervals) -> set[int]:
     return set().union(*found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pairs, pairs, st.integers(0, 80), st.integers(0, 80))
 def test_set_algebra(first, second, x, y):
     a, b = made(first), made(second)

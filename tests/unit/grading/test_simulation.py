@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.grading.statistics import clopper_pearson
+from bottleneck_lab.analysis.statistics import clopper_pearson
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = 200

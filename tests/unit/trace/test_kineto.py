@@ -236,6 +236,16 @@ def test_collectives_and_copies_are_told_by_name(tmp_path):
     assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (Kind.COPY, 1, 1, 4)
 
 
+@pytest.mark.parametrize("odd", [{}, {"tid": 7.5}], ids=["plain", "to be mended"])
+def test_steps_that_are_drawn_beside_the_kernels_are_no_steps_and_no_work(tmp_path, odd):
+    """Kineto writes what `record_function` marked once for the host and once more for every stream whose kernels it launched."""
+    step = {**OPERATOR, "cat": "user_annotation", "name": "ProfilerStep#1"}
+    drawn = {**KERNEL, **odd, "cat": "gpu_user_annotation", "name": "ProfilerStep#1", "dur": 1e6}
+    found = load(written(tmp_path, trace([*EVENTS, step, drawn])))
+    assert same(found, load(written(tmp_path, trace([*EVENTS, step]), "host.json")))
+    assert [found.strings[name] for name in found.ranges.name] == ["ProfilerStep#1"]
+
+
 def test_ranks_are_merged_on_one_clock(tmp_path):
     first = load(written(tmp_path, trace(baseTimeNanoseconds=1000), "a.json"))
     second = load(written(tmp_path, {**trace(baseTimeNanoseconds=3000), "distributedInfo": {"rank": 1}}, "b.json"))
@@ -325,7 +335,7 @@ def test_scan_finds_the_end_of_the_array():
 VALID = json.dumps(trace(EVENTS * 2), indent=2).encode()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.integers(0, len(VALID) - 1),
     length=st.integers(0, 40),

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import HostTable, Kind, load, nsys, nsys_shared, sqlite_pages
+from bottleneck_lab.trace import HostTable, Kind, load, merge_ranks, nsys, nsys_shared, sqlite_pages
 from bottleneck_lab.trace.nsys_rows import Asked
 from bottleneck_lab.trace.sqlite_pages import UnusualFileError
 from bottleneck_lab.trace.timeline import make_table
@@ -32,7 +32,7 @@ STRINGS = [
 ]
 
 
-def export(path: Path, schema: str, *, drop: tuple[str, ...] = ()) -> Path:
+def export(path: Path, schema: str, *, drop: tuple[str, ...] = (), began_ns: int | None = None) -> Path:
     """A small export: two kernels, a copy, a memset, a wait, calls, ranges. 3.25 has other tables for what it says of itself."""
     db = sqlite3.connect(path)
     kernel = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT, shortName INT"
@@ -84,6 +84,11 @@ def export(path: Path, schema: str, *, drop: tuple[str, ...] = ()) -> Path:
             [("EXPORT_SCHEMA_VERSION", schema), ("EXPORT_HOST", "secret")],
         ),
     }
+    if began_ns is not None:
+        tables["TARGET_INFO_SESSION_START_TIME"] = (
+            "utcEpochNs INTEGER, utcTime TEXT",
+            [(began_ns, "2026-05-24T13:40:14")],
+        )
     for name, (columns, rows) in tables.items():
         if name in drop:
             continue
@@ -112,6 +117,26 @@ def test_every_table_arrives_in_order(tmp_path, schema):
     assert (found.threads[0].pid, found.threads[0].tid, found.threads[0].name) == ("77", "78", "main")
     assert (found.devices[0].name, found.devices[0].compute_capability) == ("Some GPU", "9.0")
     assert found.facts == {"EXPORT_SCHEMA_VERSION": schema}, "nothing that names the machine is kept"
+
+
+def test_ranks_are_merged_on_one_clock(tmp_path):
+    """Every report begins at its own zero."""
+    began = 1_779_630_014_975_716_426
+    late, early = (
+        load(export(tmp_path / f"{rank}.sqlite", "3.25", began_ns=began + 2000 - 2000 * rank)) for rank in (0, 1)
+    )
+    both = merge_ranks([late, early])
+    first = [int(both.device.start[both.device.rank == rank].min()) for rank in both.ranks]
+    assert (both.ranks, first) == ((0, 1), [3000, 1000])
+    assert both.notes == ()
+
+
+def test_ranks_without_a_common_clock_say_so(tmp_path):
+    reports = [export(tmp_path / "0.sqlite", "3.25", began_ns=10**18), export(tmp_path / "1.sqlite", "3.0.0")]
+    both = merge_ranks([load(path) for path in reports])
+    assert both.extent == load(reports[0]).extent, "not a lifetime apart"
+    (note,) = both.notes
+    assert note.startswith("rank 1: the report does not say when it began")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +326,7 @@ def test_a_report_is_exported_by_the_tool(tmp_path, monkeypatch):
     assert len(found.device) == 6
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(16, 40_000), put=st.binary(min_size=1, max_size=200), cut=st.none() | st.integers(16, 40_000))
 def test_damaged_exports_end_in_rows_or_in_an_error(tmp_path, at, put, cut):
     whole = tmp_path / "whole.sqlite"

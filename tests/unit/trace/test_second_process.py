@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,6 +13,9 @@ import pytest
 
 from bottleneck_lab.trace.second_process import fork, spawn
 
+from ...processes import lives, soon
+
+ROOT = Path(__file__).parents[3]
 WAITS = """
 import sys, tempfile, time
 from bottleneck_lab.trace import second_process
@@ -48,9 +50,9 @@ def fail(*_):
 @pytest.fixture
 def importable(monkeypatch):
     """A fresh interpreter finds this module by its name."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for work in (write, fail):
-        monkeypatch.setattr(work, "__module__", Path(__file__).stem)
+        monkeypatch.setattr(work, "__module__", ".".join(Path(__file__).relative_to(ROOT).with_suffix("").parts))
 
 
 @pytest.mark.alone
@@ -100,7 +102,7 @@ def test_it_ends_with_the_first_process(tmp_path, way, number):
     (second,) = psutil.Process(first.pid).children()
     first.send_signal(number)
     first.communicate()
-    wait_for_the_end_of(second)
+    assert soon(lambda: not lives(second))
 
 
 def test_an_interrupt_while_a_trace_is_read_leaves_nothing_behind(tmp_path):
@@ -115,12 +117,4 @@ def test_an_interrupt_while_a_trace_is_read_leaves_nothing_behind(tmp_path):
     os.killpg(first.pid, signal.SIGINT)
     _, said = first.communicate(timeout=20)
     assert said.count(b"KeyboardInterrupt") == 1
-    wait_for_the_end_of(second)
-
-
-def wait_for_the_end_of(process: psutil.Process):
-    """Whoever inherits an orphan may take its time to notice that it has ended."""
-    until = time.monotonic() + 20
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    assert soon(lambda: not lives(second))

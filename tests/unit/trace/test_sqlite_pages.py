@@ -121,9 +121,7 @@ def both(path: Path, asked: Asked) -> tuple[dict, dict]:
         return answer(report.numbers("t", asked)), answer(report.by_sql("t", asked))
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(table=tables(), chunk=st.sampled_from([512, 2048, 1 << 20]), asked=st.sampled_from([ASKED, NAMED]))
 def test_any_table_reads_as_sqlite_reads_it(tmp_path, monkeypatch, table, chunk, asked):
     monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", chunk)
@@ -286,7 +284,7 @@ def test_impossible_pages_are_refused(tmp_path, at, put):
     assert refused(patched(path, child, at, put))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     page=st.sampled_from([512, 4096]),
     damage=st.lists(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.grading.statistics import (
+from bottleneck_lab.analysis.statistics import (
     binomial_cdf,
     bounds_at,
     clopper_pearson,
