@@ -32,6 +32,7 @@ LAB = ROOT / "labs" / "fused-attention"
 VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
+LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = 128, 8, 1 << 26  # on a GPU: what is timed together; to keep it busy; of an array
 TRIES, QUIET_CORES = 3, 0.1  # a row is measured again while other programs keep more than this many cores busy
 LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: few of them do, and one try
 
@@ -56,6 +57,8 @@ def kernels(device: str, folder: Path) -> dict[str, object]:
         "solution": ROOT / "solutions" / "fused-attention",
         **{p.name: p for p in sorted(VARIANTS.iterdir())},
     }
+    # A loaded attention.py imports attention_triton.py, which is switched off in every folder.
+    sys.path.append(str(LAB))
     found = {}
     for name, place in places.items():
         if (place / source).is_file():
@@ -93,15 +96,30 @@ def backends(device: str) -> dict[str, object]:
 
 
 def shapes(device: str, lengths: list[int]):
-    """(batch × heads, length, dim, causal): as many heads as make the work of a call about the same, on the CPU."""
+    """(batch × heads, length, dim, causal): as many heads as make the work of a call about the same, where the arrays allow."""
     for length in lengths:
         for dim in (64, 128):
             for causal in (0, 1):
                 flop = 4 * length * length * dim / (1 + causal)
-                heads = (
-                    max(1, round(WORK_FLOP[device] / flop)) if device == "cpu" else max(8, min(256, 32768 // length))
-                )
+                if device == "cpu":
+                    heads = max(1, round(WORK_FLOP["cpu"] / flop))
+                else:
+                    fit = MAX_ELEMENTS // (length * dim)
+                    heads = min(max(LEAST_HEADS, round(WORK_FLOP["cuda"] / LAUNCHES / flop)), fit)
                 yield heads, length, dim, causal
+
+
+def seconds(side, call: list) -> float:
+    """Of a call; on a GPU of all its launches but one: what a call with one takes, which copies as much, is taken off."""
+    whole = elapsed(side, call)
+    return whole - elapsed(side, [*call[:4], call[4][:1], 0]) if len(call) == 6 else whole
+
+
+def elapsed(side, call: list) -> float:
+    """Wall-clock seconds of a call."""
+    began = time.perf_counter()
+    side(*call)
+    return time.perf_counter() - began
 
 
 def measure(sides: dict[str, object], call: list, rounds: int) -> dict[str, list[float]]:
@@ -111,9 +129,7 @@ def measure(sides: dict[str, object], call: list, rounds: int) -> dict[str, list
         side(*call)
     for _ in range(rounds):
         for name in random.sample(list(sides), len(sides)):
-            began = time.perf_counter()
-            sides[name](*call)
-            times[name].append(time.perf_counter() - began)
+            times[name].append(seconds(sides[name], call))
     return times
 
 
@@ -150,7 +166,7 @@ def rows(device: str, sides: dict[str, object], lengths: list[int], threads: lis
     for count in threads:
         for heads, length, dim, causal in shapes(device, lengths):
             q, k, v = (rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype) for _ in range(3))
-            extra = [np.ones(32, np.float32), 0] if device == "cuda" else [count]
+            extra = [np.ones(LAUNCHES + 1, np.float32), 0] if device == "cuda" else [count]
             long = device == "cpu" and length >= LONG
             effort = (min(rounds, LONG_ROUNDS), 1) if long else (rounds, TRIES)
             times, others = undisturbed(sides, [q, k, v, causal, *extra], *effort)
@@ -163,7 +179,9 @@ def rows(device: str, sides: dict[str, object], lengths: list[int], threads: lis
             flop = 4 * heads * length**2 * dim / (1 + causal)
             row = {"threads": count, "heads": heads, "length": length, "dim": dim, "causal": bool(causal)}
             row |= {"sdpa_ms": 1e3 * statistics.median(theirs), "ratios": ratios}
-            row["solution_gflops"] = flop / statistics.median(times["solution"]) / 1e9 * (32 if device == "cuda" else 1)
+            row["solution_gflops"] = (
+                flop / statistics.median(times["solution"]) / 1e9 * (LAUNCHES if device == "cuda" else 1)
+            )
             row["other_cores"] = round(others, 2)
             print(line(row), flush=True)
             yield row
@@ -206,7 +224,8 @@ def markdown(result: dict) -> str:
     lines = [
         f"Speed of each kernel relative to PyTorch's `scaled_dot_product_attention` (flash backend, pinned): above 1 is faster. "
         f"Median of {result['rounds']} rounds in which all took turns on the same inputs. 'other cores': how many other programs kept busy "
-        f"meanwhile; a row above {QUIET_CORES} was measured again, up to {TRIES} times, and the quietest try kept.",
+        f"meanwhile; a row above {QUIET_CORES} was measured again, up to {TRIES} times, and the quietest try kept."
+        + (f" Times are those of {LAUNCHES} launches, without copies." if "gpu" in result["machine"] else ""),
         "",
         f"Measured {result['date']} by `{result['command']}` on: {seen}.",
         "",

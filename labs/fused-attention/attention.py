@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+CPU_SOURCE = HERE / "attention.cpp"
 CPU_COMPILER = ["g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-Wall", "-fPIC"]
 CPU_LINKER = ["g++", "-fopenmp", "-shared"]
 CUDA_COMPILER = ["-O3", "-std=c++17", "-lineinfo", "-Xcompiler", "-fPIC"]
@@ -45,8 +46,8 @@ class ForbiddenCallError(RuntimeError):
     reason = "forbidden call"
 
 
-def build(source: Path, compiler: list[str], linker: list[str]) -> ctypes.CDLL:
-    """The kernel as a loaded library. Compiled once for each source, command and machine; a compiler's complaint is raised as it stands."""
+def compiled(source: Path, compiler: list[str], linker: list[str]) -> Path:
+    """The kernel as a library. Made once for each source, command and machine; a compiler's complaint is raised as it stands."""
     parts = [source.read_text(encoding="utf-8"), platform.machine(), _cpu_flags(), *compiler, *linker]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"attention-{os.getuid()}")
@@ -59,11 +60,14 @@ def build(source: Path, compiler: list[str], linker: list[str]) -> ctypes.CDLL:
             _refuse_libraries(source, kernel)
             _run([*linker, kernel, "-o", fresh], source)
             fresh.replace(library)  # renamed when whole: another process never loads half a library
-    return ctypes.CDLL(str(library))
+    return library
 
 
 def _run(command: list, source: Path) -> None:
-    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=300, check=False)
+    try:
+        done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=300, check=False)
+    except FileNotFoundError:
+        raise CompilerError(f"{command[0]} is not installed here: `lab doctor` says how to get it.") from None
     if done.returncode:
         raise CompilerError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
 
@@ -93,6 +97,12 @@ def _cpu_flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
+def prepare(device: str) -> None:
+    """Compiles the CPU's kernel. In a check no process can be started after this: the kernel's own time is all that there is."""
+    if device == "cpu":
+        compiled(CPU_SOURCE, CPU_COMPILER, CPU_LINKER)
+
+
 def load(device: str):
     """The attention function of this device: compiled, loaded and ready."""
     return _load_cuda() if device == "cuda" else _load_cpu()
@@ -105,7 +115,7 @@ def span(name: str):
 
 
 def _load_cpu():
-    forward = build(HERE / "attention.cpp", CPU_COMPILER, CPU_LINKER).attention_forward
+    forward = ctypes.CDLL(str(compiled(CPU_SOURCE, CPU_COMPILER, CPU_LINKER))).attention_forward
     forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5, None
 
     def attention(q, k, v, causal, threads=1):
@@ -125,7 +135,8 @@ def build_cuda(major: int, minor: int) -> ctypes.CDLL:
     """The CUDA kernel for GPUs of this compute capability."""
     arch = f"{major}{minor}" + ("a" if major == 9 else "")  # 90a: Hopper's own instructions
     target, nvcc = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"], _nvcc()
-    library = build(HERE / "attention.cu", [nvcc, *CUDA_COMPILER, *target], [nvcc, "-shared", *target])
+    source = HERE / "attention.cu"
+    library = ctypes.CDLL(str(compiled(source, [nvcc, *CUDA_COMPILER, *target], [nvcc, "-shared", *target])))
     library.attention_forward.argtypes, library.attention_forward.restype = (
         [POINTERS] * 4 + [NUMBERS] * 5 + [POINTERS],
         NUMBERS,
@@ -170,16 +181,19 @@ def _load_cuda():
             launch_cuda(forward, *(x.data_ptr() for x in (q, k, v, out)), tuple(q.shape), causal, bf16, stream)
 
     def attention(q, k, v, causal, weights, bf16=0):
-        """sum over i of weights[i] * attention(q rolled by i heads, k, v): several launches to one transfer. Arrays of batch x heads x seq x dim."""
+        """sum over i of weights[i] * attention(q rolled by i heads, k, v): many launches to one transfer. Arrays of batch x heads x seq x dim.
+
+        Once each head's queries have met all keys, every query is rolled by a place: no launch is asked what another was.
+        """
         dtype = torch.bfloat16 if bf16 else torch.float16
         q, k, v = (
             torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1).contiguous() for array in (q, k, v)
         )
-        total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
+        total, out = torch.zeros_like(q, dtype=torch.float32), torch.full_like(q, float("nan"))  # what is never written
         for shift, weight in enumerate(np.asarray(weights).tolist()):
-            rolled, out = q.roll(shift, 0), torch.full_like(q, float("nan"))
-            launch(rolled, k, v, out, int(causal))
-            total.add_(out.float(), alpha=weight)
+            q = q.roll(1, 2) if shift and shift % len(q) == 0 else q
+            launch(q.roll(shift, 0), k, v, out, int(causal))
+            total.add_(out, alpha=weight)
         return total.cpu().numpy()
 
     return attention

@@ -30,11 +30,10 @@ def _cuda(q, k, v, causal, weights, bf16=0):
     dtype = torch.bfloat16 if bf16 else torch.float16
     shape = q.shape
     q, k, v = (torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1) for array in (q, k, v))
-    total = torch.zeros(q.shape, device="cuda", dtype=torch.float32)
-    for shift, weight in enumerate(np.asarray(weights).tolist()):
-        with sdpa_kernel(BACKEND):
-            out = F.scaled_dot_product_attention(
-                *(x.view(shape) for x in (q.roll(shift, 0), k, v)), is_causal=bool(causal)
-            )
-        total.add_(out.flatten(0, 1).float(), alpha=weight)
-    return total.cpu().numpy()
+    total = torch.zeros(shape, device=q.device, dtype=torch.float32)
+    with sdpa_kernel(BACKEND):
+        for shift, weight in enumerate(np.asarray(weights).tolist()):
+            q = q.roll(1, 2) if shift and shift % len(q) == 0 else q
+            rolled = (x.view(shape) for x in (q.roll(shift, 0), k, v))
+            total.add_(F.scaled_dot_product_attention(*rolled, is_causal=bool(causal)), alpha=weight)
+    return total.flatten(0, 1).cpu().numpy()

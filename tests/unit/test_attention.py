@@ -1,10 +1,12 @@
 """The attention lab on the CPU: the shipped kernel, the solution and every variant answer right, and the judge tells wrong from right."""
 
+import ctypes
 import importlib.util
 import shutil
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,6 +70,14 @@ def test_every_right_kernel_is_accepted(folder, judge, reference, tmp_path):
     attention = attention_from((folder / "attention.cpp").read_text(), tmp_path)
     for case, inputs in calls(judge, seed=3):
         assert judge.judge(case, inputs, [attention(*inputs)], [reference(*inputs)], SETTINGS) is None
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
+    binding = load_module(LAB / "attention.py", "attention_without_compiler")
+    source = tmp_path / "kernel.cpp"
+    source.write_text("int one = 1;\n")
+    with pytest.raises(binding.CompilerError, match="no-such-compiler is not installed here: `lab doctor`"):
+        binding.compiled(source, ["no-such-compiler"], ["no-such-linker"])
 
 
 def refusal(source, judge, reference, folder):
@@ -158,7 +168,7 @@ def test_a_kernel_is_compiled_once(tmp_path, monkeypatch):
     attention_from(source, tmp_path)
     monkeypatch.setenv("PATH", "")
     attention_from(source, tmp_path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(RuntimeError, match=r"g\+\+ is not installed"):
         attention_from(source + "// changed\n", tmp_path)
 
 
@@ -196,6 +206,117 @@ def test_the_gpu_cases_are_judged_in_their_own_precision(judge, dtype):
     assert "Off by" in judge.judge(str(shape), inputs, [right * 1.05], [right], SETTINGS)
     assert "never written" in judge.judge(str(shape), inputs, [np.full_like(right, np.nan)], [right], SETTINGS)
     assert "float32" in judge.judge(str(shape), inputs, [right.astype(np.float64)], [right], SETTINGS)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_no_launch_of_a_gpu_call_is_asked_what_another_was_and_both_sides_ask_the_same(judge, monkeypatch, dtype):
+    """On the CPU, with the float64 result in the kernel's place: more launches than heads, which rolling heads alone would repeat."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(LAB))
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setitem(sys.modules, "attention_triton", SimpleNamespace(ENABLED=False))
+    binding, asked = load_module(LAB / "attention.py", "attention_loop"), []
+
+    def forward(q, k, v, out, heads, seq, dim, causal, bf16, stream):
+        at = [(ctypes.c_uint16 * (heads * seq * dim)).from_address(place) for place in (q, k, v, out)]
+        q, k, v, out = (
+            torch.frombuffer(x, dtype=(torch.bfloat16 if bf16 else torch.float16)).view(heads, seq, dim) for x in at
+        )
+        asked.append(hash(bytes(at[0])))
+        out.copy_(torch.from_numpy(judge.exact(*(x.double().numpy() for x in (q, k, v)), bool(causal))))
+        return 0
+
+    monkeypatch.setattr(binding, "build_cuda", lambda *_: SimpleNamespace(attention_forward=forward))
+    shape = judge.Shape(1, 2, 33, 64, True, dtype=dtype, launches=7)
+    inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
+    ours = binding.load("cuda")(*inputs)
+    theirs = load_module(LAB / "reference.py", "reference_loop").load("cuda")(*inputs)
+    assert len(set(asked)) == 7
+    right = judge._truth(shape, inputs, judge.Sample(np.arange(2), np.arange(33))).astype(np.float32)
+    assert judge.judge(str(shape), inputs, [ours], [right], SETTINGS) is None
+    assert judge.judge(str(shape), inputs, [theirs], [right], SETTINGS) is None
+
+
+def _weights_rounded(scores, v):
+    """As kernels do it: weights relative to the largest, rounded for the matrix product, which is divided at the end."""
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (weights.to(v.dtype).float() @ v.float() / weights.sum(-1, keepdim=True)).to(v.dtype)
+
+
+def _weights_in_eight_bits(scores, v):
+    import torch
+
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    products = weights.to(torch.float8_e4m3fn).float() @ v.to(torch.float8_e4m3fn).float()
+    return products / weights.sum(-1, keepdim=True)
+
+
+def _queries_ignored(scores, v):
+    seen = scores.isfinite().float()
+    return seen @ v.float() / seen.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_many_launches_in_half_precision_are_told_from_less_work(judge, dtype, causal):
+    """The reference is PyTorch's own kernel, a right one rounds elsewhere. Wrong are: eight bits, no look at the queries, one launch of twenty left out."""
+    torch = pytest.importorskip("torch")
+    shape = judge.Shape(1, 4, 257, 64, causal, dtype=dtype, launches=40)
+    inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    q, k, v = (torch.from_numpy(array.astype(np.float32))[0].to(kind) for array in inputs[:3])
+    mask = torch.full((257, 257), -np.inf).triu(1) if causal else torch.zeros(257, 257)
+    answers = {name: torch.zeros(4, 257, 64) for name in ("reference", "right", "eight bits", "no queries", "left out")}
+    for shift, weight in enumerate(inputs[4].tolist()):
+        rolled = q.roll(shift // 4, 2).roll(shift, 0)
+        scores = rolled.float() @ k.float().mT / 8 + mask
+        launch = {
+            "reference": torch.nn.functional.scaled_dot_product_attention(rolled, k, v, is_causal=causal),
+            "right": _weights_rounded(scores, v),
+            "eight bits": _weights_in_eight_bits(scores, v),
+            "no queries": _queries_ignored(scores, v),
+        }
+        launch["left out"] = launch["no queries"] if shift % 20 == 7 else launch["right"]
+        for name, answer in launch.items():
+            answers[name] += weight * answer.float()
+    told = {
+        name: judge.judge(str(shape), inputs, [answer.numpy()], [answers["reference"].numpy()], SETTINGS)
+        for name, answer in answers.items()
+    }
+    assert (told.pop("reference"), told.pop("right")) == (None, None)
+    assert all(complaint and "Off by" in complaint for complaint in told.values()), told
+
+
+def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "attention_triton", raising=False)
+    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    load = benchmark.load_module
+
+    def uncompiled(path, name):
+        module = load(path, name)
+        module.build_cuda = lambda *_: SimpleNamespace(attention_forward=None)
+        return module
+
+    monkeypatch.setattr(benchmark, "load_module", uncompiled)
+    assert {"shipped", "solution", "wgmma"} <= benchmark.kernels("cuda", tmp_path).keys()
+    sys.modules.pop("attention_triton")
+    work = [
+        4 * heads * length**2 * dim / (1 + causal)
+        for heads, length, dim, causal in benchmark.shapes("cuda", [1024, 2048])
+    ]
+    assert work == pytest.approx([benchmark.WORK_FLOP["cuda"] / benchmark.LAUNCHES] * 8, rel=0.2)
+
+
+def test_what_a_call_copies_is_no_part_of_its_launches_time(monkeypatch):
+    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    monkeypatch.setattr(benchmark, "elapsed", lambda _side, call: 5.0 + (len(call[4]) if len(call) == 6 else 0))
+    assert benchmark.seconds(None, [0, 0, 0, 1, np.ones(129, np.float32), 0]) == 128
+    assert benchmark.seconds(None, [0, 0, 0, 1, 2]) == 5
 
 
 @needs_compiler

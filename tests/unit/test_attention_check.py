@@ -204,7 +204,7 @@ def test_the_bare_launcher_tells_right_from_wrong_and_frees_what_it_took(bare):
 
 @pytest.mark.parametrize("folder", [LAB, SOLUTION], ids=["shipped", "solution"])
 def test_a_source_that_only_launches_kernels_is_accepted(folder):
-    assert forbidden((folder / "attention_triton.py").read_text(), "attention_triton.py") is None
+    assert forbidden((folder / "attention_triton.py").read_bytes(), "attention_triton.py") is None
 
 
 FORWARD = "def forward(q, k, v, out, causal):\n    "
@@ -228,10 +228,17 @@ FORWARD = "def forward(q, k, v, out, causal):\n    "
         ("match 1:\n    case int(real=x): pass", "`match`"),
         ("class A: pass", "`classdef`"),
         ("import triton\n@triton.jit\ndef f(x=open('a')): pass", "`open`"),
+        ("import triton\n@triton.jit\ndef f() -> exec('1'): pass", "line 3: it uses `exec`"),
+        ("import triton\n@triton.jit\n@(lambda f: f())\ndef f(): import os", "line 4: it imports os"),
+        ("import triton\ntriton.jit = lambda f: f", "line 2: it uses `triton.jit`"),
+        ("try: pass\nexcept ValueError as triton: pass", "line 2: it gives `triton` another meaning"),
+        ("# coding: unicode_escape\n# \\u000aimport os", "line 3: it imports os"),
+        ("x = " + "-" * 3000 + "1", "nested too deeply"),
+        ("x = q" + ".shape" * 3000, "nested too deeply"),
     ],
 )
 def test_a_source_that_computes_by_itself_is_refused(source, words):
-    problem = forbidden(source, "attention_triton.py")
+    problem = forbidden(source.encode(), "attention_triton.py")
     assert problem is not None
     assert words in problem
     assert problem.endswith("Write the kernel without libraries.")
@@ -299,7 +306,9 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
 def test_on_a_cpu_the_libraries_are_not_even_there(context):
     """What a kernel calls is checked by name, and it runs where PyTorch is unavailable."""
     context.device = "cpu"
-    (context.submission / "entry.py").write_text("def load(device):\n    import numpy\n    import torch.nn\n")
+    (context.submission / "entry.py").write_text(
+        "prepare = print\ndef load(device):\n    import numpy\n    import torch.nn\n"
+    )
     limits = Limits(start_s=60, call_s=5)
     with pytest.raises(LearnerFault, match="No module named 'torch"):
         CallSession.start(context, "learner", context.submission, "entry.py", limits)
@@ -314,12 +323,12 @@ def test_on_a_cpu_the_libraries_are_not_even_there(context):
 
 
 @pytest.mark.skipif(find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
-def test_the_machine_code_of_what_was_run_is_part_of_the_verdict(context):
+def test_the_machine_code_of_what_was_run_is_part_of_the_verdict(context, cubins):
     place = context.submission / ".triton" / "cache" / "x"
     place.mkdir(parents=True)
     measured = {}
     for name, folder in {"shipped": LAB, "solution": SOLUTION}.items():
-        shutil.copy(compile_cubin(folder / "attention.cu", "90a", context.submission), place / "kernel.cubin")
+        shutil.copy(compile_cubin(folder / "attention.cu", "90a", cubins), place / "kernel.cubin")
         measured[name] = kernels.with_machine_code(context, Measured([], notes=["before"]))
     (shipped,), (solution,) = (measured[name].results for name in ("shipped", "solution"))
     assert (shipped.id, shipped.kind, shipped.holds, shipped.value) == ("load-bytes", "mechanism", False, 4)

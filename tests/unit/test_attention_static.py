@@ -132,8 +132,8 @@ def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
 @needs_nvcc
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["80", "90a"])
-def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, tmp_path):
-    shipped, solution = (check_source(folder / "attention.cu", arch, tmp_path) for folder in (LAB, SOLUTION))
+def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubins):
+    shipped, solution = (check_source(folder / "attention.cu", arch, cubins) for folder in (LAB, SOLUTION))
     assert len(shipped) == len(solution) == 4  # two formats, two head dimensions
     for report in shipped:
         assert report.widest_load_bytes == 4

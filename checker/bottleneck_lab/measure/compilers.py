@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -41,9 +42,9 @@ def _folders() -> Iterator[Path]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             yield Path(home) / "bin"
-    packages = Path(sysconfig.get_path("purelib"))
-    yield from sorted((packages / "nvidia").glob("cu[0-9]*/bin"), reverse=True)
-    yield packages / "triton" / "backends" / "nvidia" / "bin"
+    for packages in map(Path, dict.fromkeys([sysconfig.get_path("purelib"), *filter(None, sys.path)])):
+        yield from sorted((packages / "nvidia").glob("cu[0-9]*/bin"), reverse=True)
+        yield packages / "triton" / "backends" / "nvidia" / "bin"
     yield Path("/usr/local/cuda/bin")
 
 

@@ -40,8 +40,7 @@ MEMORY_BYTES = 8 << 30
 def refuse_forbidden(context: Context) -> None:
     """Raises LearnerFault for a Triton source that does anything but launch kernels."""
     for name in context.settings.get("triton_sources", []):
-        text = (context.submission / name).read_text(encoding="utf-8", errors="replace")
-        if problem := forbidden(text, name):
+        if problem := forbidden((context.submission / name).read_bytes(), name):
             raise LearnerFault("forbidden call", problem)
 
 

@@ -14,9 +14,12 @@ import ctypes
 import errno
 import platform
 import struct
+from collections.abc import Iterable
 
+_Line = tuple[int, int, int, int]
+"""An instruction: code, jump if true, jump if false, constant (linux/bpf_common.h)."""
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
 _X32 = 0x40000000
@@ -65,6 +68,10 @@ _UNIX, _NETLINK = 1, 16
 """Families of sockets (bits/socket.h)."""
 _F_SETSIG, _F_NOTIFY = 10, 1026
 """Commands of fcntl (linux/fcntl.h)."""
+_PROCESSES = {"x86_64": (56, (57, 58, 59, 322, 435)), "aarch64": (220, (221, 281, 435))}
+"""By kind of machine, the numbers of `clone`, and of `fork`, `vfork`, `execve`, `execveat` and `clone3`, whose flags a filter cannot see."""
+_CLONE_THREAD = 0x10000
+"""The flag of clone that makes a thread (linux/sched.h)."""
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
@@ -75,8 +82,6 @@ def program(machine: str, *, network: bool = False) -> bytes:
     if machine not in _ARCHES:
         return b""
     arch, socket, fcntl, prlimit, calls = _ARCHES[machine]
-    # Jumps count the instructions left out. The last two: allow, refuse.
-    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in calls.values())]
     families = (
         []
         if network
@@ -100,17 +105,45 @@ def program(machine: str, *, network: bool = False) -> bytes:
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    ahead = len(tests) + len(fcntl_lines) + len(prlimit_lines) + len(socket_lines)
-    lines = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
-    lines += [(test, ahead - at, 0, value) for at, (test, value) in enumerate(tests)]
-    lines += fcntl_lines + prlimit_lines + socket_lines
-    lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    return b"".join(struct.pack("<HBBI", *line) for line in lines)
+    return _filter(arch, calls.values(), fcntl_lines + prlimit_lines + socket_lines)
+
+
+def threads_only(machine: str) -> bytes:
+    """The filter that lets a process of this kind of machine start threads and nothing else; empty where the numbers are not known here."""
+    if machine not in _PROCESSES:
+        return b""
+    clone, calls = _PROCESSES[machine]
+    clone_lines = [
+        (_EQUAL, 0, 3, clone),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
+        (_ANY_OF, 1, 0, _CLONE_THREAD),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+    ]
+    return _filter(_ARCHES[machine][0], calls, clone_lines)
+
+
+def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
+    """Refuses these numbers, and those of another architecture; all others go through `lines`, past whose end they are allowed."""
+    # Jumps count the instructions left out. The last two: allow, refuse.
+    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in refused)]
+    ahead = len(tests) + len(lines)
+    code = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
+    code += [(test, ahead - at, 0, value) for at, (test, value) in enumerate(tests)]
+    code += [*lines, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    return b"".join(struct.pack("<HBBI", *line) for line in code)
 
 
 def refuse_calls(*, network: bool = False) -> None:
     """Installs the filter for this process and its children, for good. Where the kernel does not know filters, nothing happens."""
-    code = program(platform.machine(), network=network)
+    _install(program(platform.machine(), network=network))
+
+
+def refuse_processes() -> None:
+    """From here on this process starts threads alone: the CPU time of a process that the kernel buries by itself is counted nowhere."""
+    _install(threads_only(platform.machine()))
+
+
+def _install(code: bytes) -> None:
     if not code:
         return
     libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(code, len(code))

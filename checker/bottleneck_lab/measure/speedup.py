@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.statistics import bounds_at, log_ratios, noise_share
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import (
     Conditions,
@@ -38,7 +39,6 @@ from bottleneck_lab.grading.sequential import (
     self_test,
     shuffled_order,
 )
-from bottleneck_lab.grading.statistics import bounds_at, log_ratios, noise_share
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure import kernels
 from bottleneck_lab.measure.context import Context, Measured
@@ -54,6 +54,11 @@ FAR_PAIRS, FAR = 7, 2.0
 """Code so slow that the time is up before the first look: this many pairs of a case, each of them this many times beyond the target, decide all the same.
 
 By the coin alone, code that meets the target comes out so once in 2⁷ times; that noise moves it by a factor of two each time has to come on top.
+"""
+MAX_SLOWED = 1.3
+"""How much longer the reference's calls on a GPU may take beside the learner's stopped processes than alone.
+
+Clocks that fall under load are to stay within it; never measured.
 """
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: CPU time is counted in hundredths of a second where there is no control group."""
@@ -119,14 +124,16 @@ class Case:
 
 
 class Comparison:
-    """The two workers of a check, the judge, and the inputs."""
+    """The two workers of a check, the learner's from when it is there; the judge, the names of the cases, and the inputs."""
 
-    def __init__(self, context: Context, reference: CallSession, learner: CallSession, judge: ModuleType) -> None:
+    learner: CallSession
+
+    def __init__(self, context: Context, reference: CallSession, judge: ModuleType) -> None:
         self.context = context
         self.reference = reference
-        self.learner = learner
         self.judge = judge
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
+        self.names = list(judge.cases(self.generator, context.settings))
 
     def inputs(self, case: str) -> list[Value]:
         """Fresh inputs for one call of a case."""
@@ -181,6 +188,12 @@ class Comparison:
             return verdict
         raise VerifierFault(verdict.sentence, "Close other programs, wait for background jobs to end, and check again.")
 
+    def reference_alone_s(self) -> float:
+        """Seconds of a call of the first case by the reference, as long as there is nobody to take turns with."""
+        for _ in range(int(self.context.settings.get("warmup_calls", 2))):
+            self.reference.call(self.inputs(self.names[0]))
+        return median(self.reference.call(self.inputs(self.names[0]))[0] for _ in range(FAR_PAIRS))
+
     def overhead_s(self, inputs: list[Value]) -> float:
         """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
         return median(self.reference.call(inputs, Kind.ECHO)[0] for _ in range(5))
@@ -198,9 +211,15 @@ def measure(context: Context) -> Measured:
     context.progress("starting the reference", 0.05)
     reference_entry = str(settings.get("reference", context.lab.spec.entry))
     with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
+        comparison, on_gpu = Comparison(context, reference, judge), context.device == "cuda"
+        before_s = comparison.reference_alone_s() if on_gpu else 0.0
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
-            measured = _compare(Comparison(context, reference, learner, judge))
+            comparison.learner = learner
+            measured = _compare(comparison)
+        if on_gpu:
+            beside_s = measured.details["cases"][comparison.names[0]]["reference_s"]
+            _refuse_kernels_left_running(before_s, beside_s, comparison.reference_alone_s())
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
@@ -226,8 +245,7 @@ def _over_shipped(context: Context, measured: Measured, judge: ModuleType, limit
 
 
 def _compare(comparison: Comparison) -> Measured:
-    context, settings = comparison.context, comparison.context.settings
-    names = list(comparison.judge.cases(comparison.generator, settings))
+    context, settings, names = comparison.context, comparison.context.settings, comparison.names
     context.progress("checking answers", 0.25)
     for name in names:
         comparison.warm_up(name)
@@ -264,14 +282,30 @@ def _compare(comparison: Comparison) -> Measured:
 
 
 def _refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
-    """Raises VerifierFault where the protocol's own time is all that stands between the pairs and a decision."""
-    for case in cases:
+    """Raises VerifierFault where the protocol's own time is all that stands between the pairs and a decision.
+
+    A target that one case has missed for sure is missed, whatever the others would have needed.
+    """
+    for case in [] if any(case.failed() for case in cases) else cases:
         share = case.overhead_s / median(case.learner_s or [math.inf])
         plain = {id_: test.decide(_SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
         if share > MAX_OVERHEAD_SHARE and plain != case.states() and not case.out_of_time:
             raise VerifierFault(
                 f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
             )
+
+
+def _refuse_kernels_left_running(before_s: float, beside_s: list[float], after_s: float) -> None:
+    """Raises LearnerFault where the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
+
+    A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's.
+    """
+    slowed = median(beside_s or [0.0]) / max(before_s, after_s, 1e-9)
+    if slowed > MAX_SLOWED:
+        raise LearnerFault(
+            "tampered",
+            f"The reference took {slowed:.1f} times as long as before your code was loaded and after it had ended: kernels went on during its turns.",
+        )
 
 
 def _refuse_more_threads(cases: list[Case], judge: ModuleType) -> None:

@@ -45,39 +45,44 @@ _ATTRIBUTES = {
     *("sqrt", "log2", "log", "exp", "pi", "ceil", "floor", "append", "items", "get"),
 }
 _JIT = "triton.jit"
+_Node = ast.expr | ast.stmt | ast.ExceptHandler
 
 
-def forbidden(source: str, name: str) -> str | None:
-    """The first thing in a Triton source that is not allowed, as one sentence with its line; None for a clean one, or one that is no Python."""
+def forbidden(source: bytes, name: str) -> str | None:
+    """The first thing in a Triton source that is not allowed, as one sentence with its line; None for a clean one, or one that is no Python.
+
+    The source is read as Python will read it: as bytes, in the encoding that its own first lines name.
+    """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        found = next(((node.lineno, what) for node in _host(ast.parse(source)) if (what := _problem(node))), None)
+    except (SyntaxError, ValueError):
         return None  # it cannot be run either: Python says so, with the line
-    found = next(((node.lineno, what) for node in _host(tree) if (what := _problem(node))), None)
+    except (RecursionError, MemoryError):
+        return f"{name} is nested too deeply to be read. Write the kernel without libraries."
     return None if found is None else f"{name}, line {found[0]}: {found[1]}. Write the kernel without libraries."
 
 
-def _host(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+def _host(node: ast.AST) -> Iterator[_Node]:
     """Every expression and statement that Python itself will run: all but the bodies of functions that Triton compiles."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr | ast.stmt):
+        if isinstance(child, _Node):
             yield child
-        if isinstance(child, ast.FunctionDef) and any(ast.unparse(mark) == _JIT for mark in child.decorator_list):
-            for part in (*child.decorator_list, child.args):
-                yield from _host(part)
-                if isinstance(part, ast.expr):
-                    yield part
-        else:
+        if not (isinstance(node, ast.FunctionDef) and _is_compiled(node) and child in node.body):
             yield from _host(child)
 
 
-def _problem(node: ast.expr | ast.stmt) -> str | None:  # noqa: PLR0911 - a rule a line
+def _is_compiled(function: ast.FunctionDef) -> bool:
+    """Whether Triton alone reads the body: a decorator below `triton.jit` would be given the function as it stands, and could call it."""
+    return bool(function.decorator_list) and ast.unparse(function.decorator_list[-1]) == _JIT
+
+
+def _problem(node: _Node) -> str | None:  # noqa: PLR0911 - a rule a line
     if isinstance(node, ast.Import):
         foreign = [alias.name for alias in node.names if alias.name not in _MODULES or _renamed(alias)]
         return f"it imports {foreign[0]}" if foreign else None
     if isinstance(node, ast.ImportFrom):
         return _import_problem(node)
-    if isinstance(node, ast.Attribute) and node.attr not in _ATTRIBUTES:
+    if isinstance(node, ast.Attribute) and (node.attr not in _ATTRIBUTES or not isinstance(node.ctx, ast.Load)):
         return f"it uses `{ast.unparse(node)[:60]}`"
     if isinstance(node, ast.Name) and (node.id in _BANNED or node.id.startswith("__")):
         return f"it uses `{node.id}`"
@@ -90,7 +95,7 @@ def _problem(node: ast.expr | ast.stmt) -> str | None:  # noqa: PLR0911 - a rule
     )
 
 
-def _binds(node: ast.expr | ast.stmt) -> set[str]:
+def _binds(node: _Node) -> set[str]:
     """Names that a statement or an assignment's target gives a meaning to; imports are looked at elsewhere."""
     if isinstance(node, ast.Name):
         return set() if isinstance(node.ctx, ast.Load) else {node.id}
@@ -98,7 +103,7 @@ def _binds(node: ast.expr | ast.stmt) -> set[str]:
         arguments = node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         return {argument.arg for argument in every if argument} | {getattr(node, "name", "")}
-    return set()
+    return {node.name or ""} if isinstance(node, ast.ExceptHandler) else set()
 
 
 def _import_problem(node: ast.ImportFrom) -> str | None:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from bottleneck_lab.measure.seccomp import program
+from bottleneck_lab.measure.seccomp import program, threads_only
 
 X86, ARM, OTHER = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOWED, REFUSED = 0x7FFF0000, 0x00050000 | 38
@@ -20,7 +20,7 @@ def answer(code: bytes, arch: int, number: int, argument: int = 0, second: int =
         if what == 0x20:
             value, at = {0: number, 4: arch, 16: argument, 24: second}[constant], at + 1
         else:
-            holds = value == constant if what == 0x15 else value >= constant
+            holds = {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[what]
             at += 1 + (if_so if holds else if_not)
 
 
@@ -68,3 +68,18 @@ def test_a_file_sends_no_signal_of_ones_choice(machine, arch, fcntl, network):
     assert [answer(code, arch, fcntl, 5, what) for what in (set_signal, notify)] == [REFUSED] * 2
     assert [answer(code, arch, fcntl, set_signal, what) for what in (duplicate, get_flags)] == [ALLOWED] * 2
     assert answer(code, arch, fcntl + 1, 5, set_signal) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "clone", "others"),
+    [("x86_64", X86, 56, (57, 58, 59, 322, 435)), ("aarch64", ARM, 220, (221, 281, 435))],
+)
+def test_threads_can_be_started_and_nothing_else(machine, arch, clone, others):
+    code, process, thread = threads_only(machine), 0x11, 0x3D0F00
+    assert [answer(code, arch, number) for number in others] == [REFUSED] * len(others)
+    assert answer(code, arch, clone, process) == REFUSED
+    assert answer(code, arch, clone, process | 0x100) == REFUSED  # sharing its memory
+    assert answer(code, arch, clone, thread) == ALLOWED
+    assert [answer(code, arch, number, process) for number in (1, 63, 202)] == [ALLOWED] * 3
+    assert answer(code, OTHER, clone, thread) == REFUSED
+    assert threads_only("riscv64") == b""

@@ -5,13 +5,23 @@ from __future__ import annotations
 import random
 from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure import speedup
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.speedup import Case, _refuse_more_threads, _refuse_overhead, _sample, _spared
+from bottleneck_lab.measure.speedup import (
+    Case,
+    _refuse_kernels_left_running,
+    _refuse_more_threads,
+    _refuse_overhead,
+    _sample,
+    _spared,
+)
+from bottleneck_lab.measure.verifier import check_lab
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
 
@@ -37,6 +47,23 @@ def test_a_miss_that_is_the_protocols_own_is_none():
         _refuse_overhead([made], TESTS)
 
 
+def test_a_compiler_that_is_missing_is_the_machines_fault(lab, workspace, tmp_path):
+    device = lab.spec.devices["cpu"]
+    needs = msgspec.structs.replace(device, settings={**device.settings, "tools": ["no-such-compiler"]})
+    needing = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices={"cpu": needs}))
+    verdict = check_lab(needing, workspace, "cpu", data=tmp_path, home=tmp_path)
+    assert verdict.outcome is Outcome.ERROR
+    assert "no-such-compiler is not installed here" in verdict.summary
+    assert verdict.advice == ["Install no-such-compiler."]
+
+
+def test_what_one_case_has_missed_for_sure_needs_no_other():
+    undecided, missed = case(3.1, overhead_s=0.001), case(2.0, overhead_s=0.001)
+    for made in (undecided, missed):
+        made.decide(TESTS, exhausted=True)
+    _refuse_overhead([undecided, missed], TESTS)
+
+
 def test_as_fast_as_is_not_granted_by_the_protocols_time_either():
     tests = {"speedup": SequentialTest(target=1.0, margin=0.97)}
     made = case(0.968, overhead_s=0.002)  # 0.973x with the protocol's time
@@ -49,6 +76,17 @@ def test_a_little_of_the_protocols_time_leaves_it_undecided_but_is_no_error():
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.INCONCLUSIVE}
     _refuse_overhead([made], TESTS)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(0.1, 0.2), (0.2, 0.1), (0.16, 0.16)])
+def test_a_gpu_that_somebody_else_uses_or_that_lowers_its_clocks_is_no_attack(before_s, after_s):
+    _refuse_kernels_left_running(before_s, [0.2] * 9, after_s)
+
+
+def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering():
+    with pytest.raises(LearnerFault, match=r"2\.0 times as long as before") as caught:
+        _refuse_kernels_left_running(0.1, [0.2] * 5 + [0.1] * 4, 0.09)
+    assert caught.value.reason == "tampered"
 
 
 @pytest.mark.parametrize(
