@@ -2,11 +2,11 @@
 
     python scripts/gpu.py [--only grade: --only capture:] [--budget-s 1500] [--fresh] [--list]
 
-Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and variants PASS. Then the tests marked `gpu`, and
-captures of starter and solution with each tool that is there,
-and attention against every backend of PyTorch's. Figures go to docs/measured/<gpu>.json, captures to datasets/captures/<gpu>/. What is done
-is remembered in build/gpu/, so a run that was cut short goes on where it stopped. Exit status: 0 all well, 1 something is wrong, 3 steps are left,
-4 no CUDA device (nothing is changed).
+Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and variants PASS. Then captures of starter and solution with
+each tool that is there, attention against every backend of PyTorch's, and the tests marked `gpu`. Figures go to docs/measured/<gpu>.json, captures to
+datasets/captures/<gpu>/. What is in order is remembered in build/gpu/, so a run that was cut short goes on where it stopped, and what went wrong is tried
+again after what has not been tried. What this machine cannot do is not tried; the record says what it lacks. Exit status: 0 all well, 1 something is
+wrong, 3 steps are left, 4 no CUDA device (nothing is changed).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import argparse
 import csv
 import gzip
 import hashlib
+import importlib.metadata
 import io
 import json
-import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,15 +31,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "checker"))
 
 STEP_LIMIT_S = 900.0
+GRACE_S, ORPHANS_S = 20.0, 5.0
+"""For a step that has to end before its time, to stop its program and remove its temporary files; then for what it has left to go by itself."""
+ALL_OF_IT = 0.9
+"""A step that had so much of the budget (0-1) and was not done is not cut short by it, but too long for it."""
+LEAST_GPUS = {"ranks": 2}
+"""For the kinds of measurement that one GPU does not do for."""
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
 RECORDED_BY = "scripts/gpu.py"
 DEVICE: Any = "cuda"
 KEPT_STEPS = 3
+PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
+"""Where the tests marked `gpu` are: other tests need packages that nothing here does."""
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
 _PRIVATE = ("host_name", "hostname", "trace_name", "username")
 _PRIVATE_COLUMNS = ("Host Name", "Process Name")
@@ -81,25 +89,38 @@ def lab_called(slug: str) -> Any:
 
 
 def run(command: list[str], limit_s: float) -> Ran:
-    """Runs a step in a process of its own: one that crashes or hangs costs one step."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "checker"), os.environ.get("PYTHONPATH", "")]),
-    }
+    """Runs a step in a process of its own: one that crashes or hangs costs one step. Nothing that it started outlives it."""
+    from bottleneck_lab.measure.janitor import adopt_orphans
+
+    adopt_orphans(True)
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return Ran(None, f"not done after {limit_s:.0f} s")
+        finally:
+            end(process)
+        for file in (out, err):
+            file.seek(0)
+        said = out.read()
+        return Ran(process.returncode, said if process.returncode == 0 else (said + err.read())[-4000:])
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it would go on using the GPU."""
+    import psutil
+
+    process.terminate()
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
+        process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
-        return Ran(None, f"not done after {limit_s:.0f} s")
-    return Ran(done.returncode, done.stdout if done.returncode == 0 else (done.stdout + done.stderr)[-4000:])
+        process.kill()
+        process.wait()
+    left = psutil.Process().children(recursive=True)
+    for orphan in psutil.wait_procs(left, ORPHANS_S)[1]:
+        orphan.kill()
+    psutil.wait_procs(left, GRACE_S)
 
 
 def gpu_slug(name: str) -> str:
@@ -116,13 +137,39 @@ def submissions(lab: Any) -> dict[str, Path]:
     return {"starter": lab.path, "solution": lab.solution, **found}
 
 
-def plan(labs: Iterable[Any], tools: Iterable[str]) -> list[str]:
-    """Names of the steps, in the order in which they are worth their time."""
-    graded = [f"grade:{lab.slug}:{what}" for lab in labs for what in submissions(lab)]
-    captures = [
-        f"capture:{lab.slug}:{what}:{tool}" for tool in tools for lab in labs for what in ("starter", "solution")
-    ]
-    return ["data", *graded, *captures, "benchmark", "tests"]
+def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str, str]:
+    """Names of the steps, in the order in which they are worth their time, each with what this machine lacks for it: nothing, as a rule."""
+    labs = list(labs)
+    lack = {(lab.slug, what): lacking(lab, path, gpu_count) for lab in labs for what, path in submissions(lab).items()}
+    graded = {f"grade:{slug}:{what}": why for (slug, what), why in lack.items()}
+    captures = {
+        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what]
+        for tool in tools
+        for lab in labs
+        for what in captured(lab, tool)
+    }
+    return {"data": "", **graded, **captures, "benchmark": "", "tests": "", "exploits": ""}
+
+
+def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
+    """What a submission needs that this machine does not have, in words; empty where it has all."""
+    if gpu_count < LEAST_GPUS.get(lab.spec.measure, 1):
+        return f"needs {LEAST_GPUS[lab.spec.measure]} GPUs"
+    sources = [(folder / name).read_text(encoding="utf-8") for name in lab.spec.editable if (folder / name).is_file()]
+    without_dali = any("nvidia.dali" in source for source in sources) and not installed("nvidia-dali-cuda130")
+    return "needs nvidia-dali-cuda130" if without_dali else ""
+
+
+def installed(distribution: str) -> bool:
+    """Whether a package is there."""
+    return bool(list(importlib.metadata.distributions(name=distribution)))
+
+
+def captured(lab: Any, tool: str) -> tuple[str, ...]:
+    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler already and the starter is to record nothing."""
+    if lab.spec.measure == "finding":
+        return ("solution",) if tool == "torch" else ("starter",)
+    return ("starter", "solution")
 
 
 def command_of(step: str, kept: Path) -> list[str]:
@@ -131,8 +178,8 @@ def command_of(step: str, kept: Path) -> list[str]:
         return [sys.executable, "-m", "bottleneck_lab", "data"]
     if step == "benchmark":
         return [sys.executable, "benchmarks/attention.py", "--device", "cuda"]
-    if step == "tests":
-        return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--timeout", "850"]
+    if step in PYTESTS:
+        return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--timeout", "850", PYTESTS[step]]
     return [sys.executable, str(Path(__file__).resolve()), "--do", step, "--into", str(kept)]
 
 
@@ -150,6 +197,15 @@ class State:
         temporary = self.file.with_suffix(".new")
         temporary.write_text(json.dumps(self.done, indent=1))
         temporary.replace(self.file)
+
+    def in_order(self, step: str) -> bool:
+        """Whether a step was done and nothing was wrong. The data set is this machine's, which may be another one than last time."""
+        return step in self.done and step != "data" and not self.done[step]["problems"]
+
+    def forget(self, steps: Iterable[str]) -> None:
+        """As if these had never been done."""
+        for step in steps:
+            self.done.pop(step, None)
 
 
 def record_of(ran: Ran) -> dict[str, Any]:
@@ -169,16 +225,21 @@ def record_of(ran: Ran) -> dict[str, Any]:
 def work(
     steps: list[str], state: State, runner: Runner, *, budget_s: float, clock: Callable[[], float] = time.monotonic
 ) -> list[str]:
-    """Runs what is not done yet, while there is time; the steps that are left. A step that ran out of the budget is not held against it."""
+    """Runs what is not in order yet, while there is time, first what was never tried; the steps that are left.
+
+    A step that ran out of the budget is not held against it, unless it had all of it: it would never be done.
+    """
     ends = clock() + budget_s
-    left = [step for step in steps if step not in state.done]
+    left = sorted(
+        (step for step in steps if not state.in_order(step)), key=lambda step: step in state.done and step != "data"
+    )
     while left:
         remaining = ends - clock()
         if remaining <= 1:
             break
         limit = min(STEP_LIMIT_S, remaining)
         ran = runner(command_of(left[0], state.folder / "captures"), limit)
-        if ran.status is None and limit < STEP_LIMIT_S:
+        if ran.status is None and limit < min(STEP_LIMIT_S, ALL_OF_IT * budget_s):
             break
         state.add(left[0], record_of(ran))
         tell(left[0], state.done[left[0]])
@@ -236,7 +297,7 @@ def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
     trace = {key: value for key, value in trace.items() if key not in _PRIVATE}
     events = trace["traceEvents"]
     marks = sorted(
-        (e for e in events if str(e.get("name", "")).startswith("ProfilerStep#") and "dur" in e),
+        (e for e in events if str(e.get("name", "")).startswith("ProfilerStep#") and "dur" in e and not _on_device(e)),
         key=lambda e: float(e["ts"]),
     )
     if len(marks) <= steps:
@@ -250,7 +311,7 @@ def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
 
 
 def _on_device(event: dict[str, Any]) -> bool:
-    return event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    return event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 
 
 def without_names(text: str) -> str:
@@ -310,27 +371,32 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
             out=out,
             progress=lambda _doing, _share: None,
         )
-        kept = keep(trace, into / f"{slug}-{what}-{tool}")
-    return {"file": kept.name, "bytes": kept.stat().st_size}
+        return keep(trace, into / f"{slug}-{what}-{tool}")
 
 
-def keep(trace: Path, target: Path) -> Path:
-    """A capture's file in the form in which it may be committed."""
+def keep(trace: Path, target: Path) -> dict[str, Any]:
+    """Puts a capture's file beside `target` in the form in which it may be committed: its name and size.
+
+    nsys' SQLite, which names the host in many tables, is only read: that it can be is what is recorded.
+    """
+    from bottleneck_lab import load
+
+    target = target.with_name(target.name + "".join(trace.suffixes))
     if trace.name.endswith(".json.gz"):
-        content = cut(json.loads(gzip.decompress(trace.read_bytes())))
-        target = target.with_name(target.name + ".json.gz")
-        target.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
-    elif trace.suffix == ".csv":
-        target = target.with_name(target.name + ".csv")
-        target.write_text(without_names(trace.read_text(encoding="utf-8", errors="replace")), encoding="utf-8")
-    else:  # nsys' SQLite holds host names and more in many tables: it is read here, and only its size is recorded
-        target = target.with_name(target.name + trace.suffix)
-        target.write_bytes(trace.read_bytes())
-    if target.suffix != ".txt":
-        from bottleneck_lab import load
-
+        content = json.loads(gzip.decompress(trace.read_bytes()))
+        for steps in range(KEPT_STEPS, 0, -1):  # a step of many launches fills a file by itself
+            text = json.dumps(cut(content, steps), separators=(",", ":"))
+            target.write_bytes(gzip.compress(text.encode(), mtime=0))
+            if target.stat().st_size <= MAX_FILE_BYTES:
+                break
+    elif trace.suffix in (".csv", ".txt"):
+        text = trace.read_text(encoding="utf-8", errors="replace")
+        target.write_text(without_names(text) if trace.suffix == ".csv" else text, encoding="utf-8")
+    else:
+        target = trace
+    if trace.suffix != ".txt":
         load(target)
-    return target
+    return {"file": target.name, "bytes": target.stat().st_size}
 
 
 def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[str]:
@@ -344,7 +410,7 @@ def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[st
             kinds.append(f"variants ({', '.join(others)})")
         if kinds:
             lines.append(f"- `{lab.slug}` on `cuda`: {', '.join(kinds)}")
-    if "tests" not in good:
+    if not good.issuperset(PYTESTS):
         lines.append("- the tests marked `gpu`")
     tools = {step.rsplit(":", 1)[1] for step in good if step.startswith("capture:")}
     lines += [
@@ -393,8 +459,13 @@ def versions() -> dict[str, str]:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="steps whose names begin so")
-    parser.add_argument("--budget-s", type=float, default=3600.0, help="stop after so long; run again to go on")
-    parser.add_argument("--fresh", action="store_true", help="forget what was done before")
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        default=3600.0,
+        help="stop after so long, and half a minute to tidy up; run again to go on",
+    )
+    parser.add_argument("--fresh", action="store_true", help="do these steps again, also those that are in order")
     parser.add_argument("--list", action="store_true", help="name the steps and those done")
     parser.add_argument("--write-never-run", action="store_true", help="renew the list in docs/measured/README.md")
     parser.add_argument("--do", help=argparse.SUPPRESS)
@@ -423,24 +494,27 @@ def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path
     if not (names := gpus()):
         sys.stderr.write("There is no CUDA device that this process can use; nothing was run and nothing changed.\n")
         return NO_GPU
-    return go(options, names[0], labs, runner, root)
+    return go(options, names, labs, runner, root)
 
 
-def go(options: argparse.Namespace, gpu: str, labs: list[Any], runner: Runner, root: Path) -> int:
+def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Runner, root: Path) -> int:
     """The steps that were asked for, then what is recorded of them."""
+    gpu = gpus[0]
     folder, docs = root / "build" / "gpu" / gpu_slug(gpu), root / "docs" / "measured"
-    if options.fresh:
-        (folder / "state.json").unlink(missing_ok=True)
-    state, steps = State(folder), plan(labs, installed_tools())
-    chosen = [step for step in steps if not options.only or step.startswith(tuple(options.only))]
+    state, steps = State(folder), plan(labs, installed_tools(), len(gpus))
+    named = [step for step in steps if not options.only or step.startswith(("data", *options.only))]
+    chosen, cannot = [step for step in named if not steps[step]], {step: why for step, why in steps.items() if why}
     if options.list:
-        say("\n".join(f"{'done' if step in state.done else '    '} {step}" for step in chosen))
+        say("\n".join(f"{'done' if state.in_order(step) else '    '} {step} {steps[step]}".rstrip() for step in named))
         return OK
+    if options.fresh:
+        state.forget(chosen)
     left = work(chosen, state, runner, budget_s=options.budget_s)
     if (folder / "captures").is_dir():
         publish_captures(folder / "captures", root / "datasets" / "captures" / gpu_slug(gpu))
     docs.mkdir(parents=True, exist_ok=True)
-    record = measured(gpu, state, versions(), [step for step in steps if step not in state.done])
+    untried = [step for step in steps if step not in state.done and step not in cannot]
+    record = measured(gpu, state, versions(), untried) | {"cannot": cannot}
     (docs / f"{gpu_slug(gpu)}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     write_never_run(docs / "README.md", never_run(labs, read_records(docs)))
     if left:
@@ -450,4 +524,6 @@ def go(options: argparse.Namespace, gpu: str, labs: list[Any], runner: Runner, r
 
 
 if __name__ == "__main__":
+    # As Ctrl-C does: what runs is stopped, and temporary files go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

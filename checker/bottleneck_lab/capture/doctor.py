@@ -5,7 +5,6 @@ Nothing here imports torch: the answer must come quickly, and must come when tor
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -23,6 +22,7 @@ from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.cgroup import own_group
 from bottleneck_lab.measure.compilers import find_tool
+from bottleneck_lab.measure.machine import cuda_devices
 from bottleneck_lab.workspace.home import dataset_root, home
 
 Need = Literal["required", "recommended", "optional"]
@@ -55,20 +55,8 @@ def examine() -> list[Finding]:
 
 
 def gpus() -> list[str]:
-    """Names of the CUDA devices that this process may use; asked of the driver itself, without torch."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count = ctypes.c_int(0)
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return []
-    names = []
-    for ordinal in range(count.value):
-        text = ctypes.create_string_buffer(256)
-        cuda.cuDeviceGetName(text, 256, ordinal)
-        names.append(text.value.decode(errors="replace"))
-    return names
+    """Names of the CUDA devices that this process may use."""
+    return [name for name, _address in cuda_devices()]
 
 
 def choose_device(lab: Lab, asked: str | None) -> Device:
@@ -236,6 +224,7 @@ def _tools() -> list[Finding]:
             "finding races and stray reads",
             nvidia.format("cuda-sanitizer"),
         ),
+        _tool("g++", ["g++", "-dumpfullversion"], "lab `fused-attention` on a CPU", "apt-get install g++"),
         _compiler(),
     ]
 

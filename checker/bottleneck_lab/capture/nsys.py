@@ -11,6 +11,7 @@ from bottleneck_lab.capture.launchers import Launch, split
 from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.external import run_tool
+from bottleneck_lab.trace.load import by_number
 
 WANTED = ("cuda", "nvtx", "osrt", "cudnn", "cublas", "nccl")
 EXPORT_S = 600
@@ -90,7 +91,7 @@ def record(tool: str, request: Request) -> Captured:
     notes = []
     if "--discard-environment" not in can.options:
         notes.append("The report holds the program's environment variables: look at them before you share it.")
-    reports = sorted(path.name for path in request.out.glob("*.nsys-rep"))
+    reports = sorted((path.name for path in request.out.glob("*.nsys-rep")), key=by_number)
     return Captured(files, typed(line, request), ended, can.version, reports, notes)
 
 
@@ -100,8 +101,8 @@ def exported(tool: str, out: Path, ended: Ended) -> list[str]:
         target = report.with_suffix(".sqlite")
         if not target.is_file():
             run_tool([tool, "export", "--type=sqlite", f"--output={target}", str(report)], report, EXPORT_S)
-    if files := sorted(path.name for path in out.glob("*.sqlite")):
-        return files
+    if files := [path.name for path in out.glob("*.sqlite")]:
+        return sorted(files, key=by_number)
     raise _nothing(out, ended)
 
 

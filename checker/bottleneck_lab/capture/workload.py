@@ -205,7 +205,7 @@ def _stream(
 class FedWorkload:
     """A training script with its device: what `lab check` does, without the secrets, the clock or the sandbox.
 
-    `step_s`: how long the emulated device takes for a step; by default calibrated as in a check.
+    `step_s` is how long an emulated device is to take for a step, by default calibrated as in a check; once there, the device says what it takes.
     """
 
     context: Context
@@ -223,18 +223,19 @@ class FedWorkload:
         arena = Arena.create(SLOTS * run.batch * BYTES_PER_IMAGE)
         device, channel, theirs = feed.start_device(context, arena, self.step_s, run.batch)
         server = threading.Thread(target=_serve, args=(channel, run, count, self.batches), daemon=True)
-        server.start()
         try:
+            self.step_s = feed.device_step_s(channel, float(context.settings.get("start_s", 240)))
+            server.start()
             status = self._run_child(theirs.fileno(), arena.fd)
         finally:
             theirs.close()
             device.kill()
             device.wait()
             context.janitor.forget(device.pid)
-            server.join()
             arena.close()
+        server.join()
         if trace is not None and trace.is_file():
-            add_device_rows(trace, run.steps, A100, run.batch)
+            add_device_rows(trace, run.steps, None if context.device == "cuda" else A100, run.batch)
         return status, run
 
     def _run_child(self, socket: int, arena: int) -> int:

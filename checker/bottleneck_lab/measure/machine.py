@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -78,12 +79,30 @@ def fingerprint() -> dict[str, str]:
     return found | _gpu()
 
 
+def cuda_devices() -> list[tuple[str, str]]:
+    """Name and PCI address of the CUDA devices that this process may use, in their order; asked of the driver itself, without torch."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, found = ctypes.c_int(0), []
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    for ordinal in range(count.value):
+        name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+        cuda.cuDeviceGetName(name, 256, ordinal)
+        cuda.cuDeviceGetPCIBusId(address, 32, ordinal)
+        found.append((name.value.decode(errors="replace"), address.value.decode()))
+    return found
+
+
 def _gpu() -> dict[str, str]:
+    """The GPU that is measured, the first that this process may use: NVML itself counts all of the machine's."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(cuda_devices()[0][1].encode())
         return {
             "gpu": str(pynvml.nvmlDeviceGetName(handle)),
             "driver": str(pynvml.nvmlSystemGetDriverVersion()),

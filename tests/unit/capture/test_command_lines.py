@@ -114,6 +114,12 @@ class TestNsys:
         with pytest.raises(CaptureError, match=words):
             nsys.exported("nsys", tmp_path, Ended(0, False, False, 1.0, "SKIPPED"))
 
+    def test_ranks_are_in_the_order_of_their_numbers(self, tmp_path):
+        for rank in range(12):
+            (tmp_path / f"report_{rank}.sqlite").touch()
+        files = nsys.exported("nsys", tmp_path, Ended(0, False, False, 1.0, ""))
+        assert files == [f"report_{rank}.sqlite" for rank in range(12)]
+
 
 class TestNcu:
     def line(self, sets=SETS, help_text=NCU, **options):

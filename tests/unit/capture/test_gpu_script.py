@@ -1,11 +1,17 @@
 """`make gpu` with a runner that runs nothing: what it plans, remembers, records and refuses."""
 
+import gzip
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bottleneck_lab.capture.doctor import gpus
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,9 +49,33 @@ def test_without_a_gpu_nothing_is_run_and_nothing_changes(gpu, tmp_path, monkeyp
     assert "no CUDA device" in capsys.readouterr().err
 
 
+FOLDERS = "import only_here; from bottleneck_lab.measure import process; print(*process.python_folders(), sep='\\n')"
+
+
+@pytest.mark.skipif(bool(gpus()) or shutil.which("make") is None, reason="needs make, and no GPU that it would use")
+def test_isolated_workers_see_what_pythonpath_names(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "only_here.py").touch()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "wheels")}
+    chosen = [f"PYTHON={sys.executable}", f"GPU_VENV={tmp_path / 'venv'}", "MAKE=false"]
+    made = subprocess.run(
+        ["make", *chosen, "gpu"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "no CUDA device" in made.stderr, "the branch that installs nothing, which comes as far as this without a GPU"
+    isolated = [
+        tmp_path / "venv" / "bin" / "python",
+        "-I",
+        "-c",
+        FOLDERS,
+    ]
+    seen = subprocess.run(isolated, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert str(tmp_path / "wheels") in seen, "the sandbox shows it, though it is called nothing like site-packages"
+    assert str(ROOT) not in seen, "the solutions are in it"
+
+
 def test_every_starter_solution_and_variant_is_planned(gpu):
-    steps = gpu.plan(gpu.gpu_labs(), ["torch", "ncu"])
-    assert {"data", "tests", "grade:dataloader:starter", "grade:dataloader:solution"} <= set(steps)
+    steps = gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], gpu_count=8)
+    assert {"data", "tests", "exploits", "grade:dataloader:starter", "grade:dataloader:solution"} <= set(steps)
     variants = [
         path.name
         for path in (ROOT / "tests/variants/dataloader").iterdir()
@@ -53,29 +83,116 @@ def test_every_starter_solution_and_variant_is_planned(gpu):
     ]
     assert {f"grade:dataloader:variant {name}" for name in variants} <= set(steps)
     assert "capture:dataloader:solution:ncu" in steps
-    assert len(steps) == len(set(steps))
+
+
+def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all(gpu):
+    steps = gpu.plan(gpu.gpu_labs(), ["torch", "memory"], gpu_count=8)
+    found = [step for step in steps if step.startswith("capture:resnet-top-ops")]
+    assert found == ["capture:resnet-top-ops:solution:torch", "capture:resnet-top-ops:starter:memory"]
+
+
+def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(gpu, tree, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "installed", lambda _distribution: False)
+    assert gpu.main([], runner=lambda *_: gpu.Ran(0, said("")), root=tree) == gpu.OK
+    record = json.loads((tree / "docs/measured/h200.json").read_text())
+    assert record["cannot"]["grade:ddp-scaling:solution"] == "needs 2 GPUs"
+    assert record["cannot"]["grade:dataloader:variant dali"] == "needs nvidia-dali-cuda130"
+    assert not record["cannot"].keys() & record["steps"].keys()
+    assert record["left"] == []
+    readme = (tree / "docs/measured/README.md").read_text()
+    assert "`ddp-scaling` on `cuda`: starter, solution, variants" in readme
+    assert "`dataloader` on `cuda`: variants (dali)" in readme
+    assert gpu.main(["--list"], root=tree) == gpu.OK
+    listed = capsys.readouterr().out
+    assert "     grade:ddp-scaling:solution needs 2 GPUs\n" in listed
+    assert "done grade:dataloader:solution\n" in listed
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
-    ran = []
+    ran, now, chosen = [], [0.0], ["--only", "grade:dataloader"]
 
     def runner(command, limit_s):
-        ran.append(command)
-        if len(ran) == 2:
-            return gpu.Ran(None, "not done")
-        return gpu.Ran(0, f"progress\n{said('x')}")
+        ran.append(command[command.index("--do") + 1] if "--do" in command else command[-1])
+        now[0] += 40
+        return gpu.Ran(None, "not done") if now[0] == 80 else gpu.Ran(0, f"progress\n{said('x')}")
 
-    assert gpu.main(["--only", "grade:dataloader", "--budget-s", "100"], runner=runner, root=tree) == gpu.LEFT
-    assert gpu.main(["--only", "grade:dataloader", "--budget-s", "100"], runner=runner, root=tree) == gpu.OK
-    steps = [command[command.index("--do") + 1] for command in ran]
-    assert steps[1] == steps[2], "a step that the budget cut is run again"
-    assert len(set(steps)) == len(steps) - 1
+    steps = [step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:dataloader")]
+    state = gpu.State(tree / "build" / "gpu" / "h200")
+    assert gpu.work(steps, state, runner, budget_s=100, clock=lambda: now[0]) == steps[1:]
+    assert gpu.main([*chosen, "--budget-s", "0"], runner=runner, root=tree) == gpu.LEFT
+    assert gpu.main(chosen, runner=runner, root=tree) == gpu.OK
+    assert ran == [steps[0], steps[1], "data", *steps[1:]], (
+        "a step that the budget cut is run again; the data are this machine's"
+    )
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     assert record["steps"][steps[0]]["outcome"] == "PASS"
     assert "tests" in record["left"]
     readme = (tree / "docs/measured/README.md").read_text()
     assert "`dataloader` on" not in readme
     assert "`resnet-latency` on `cuda`: starter, solution, variants" in readme
+
+
+def test_a_step_that_had_all_of_the_budget_is_too_long_and_does_not_keep_the_others_waiting(gpu, tmp_path):
+    now, state = [0.0], gpu.State(tmp_path)
+
+    def runner(command, limit_s):
+        now[0] += limit_s if command[-1] == "data" else 1
+        return gpu.Ran(None, "not done") if command[-1] == "data" else gpu.Ran(0, said(""))
+
+    assert gpu.work(["data", "benchmark"], state, runner, budget_s=100, clock=lambda: now[0]) == ["benchmark"]
+    assert "out of time" in state.done["data"]["problems"][0]
+    state.done["tests"] = {"problems": ["slow"]}
+    assert gpu.work(["tests", "benchmark"], state, runner, budget_s=2, clock=lambda: now[0]) == ["tests"]
+
+
+def test_only_the_steps_that_are_asked_for_are_done_afresh(gpu, tree):
+    ran = []
+
+    def runner(command, limit_s):
+        ran.append(command[-1])
+        return gpu.Ran(0, said(""))
+
+    assert gpu.main([], runner=runner, root=tree) == gpu.OK
+    before, ran[:] = json.loads((tree / "docs/measured/h200.json").read_text())["steps"], []
+    assert gpu.main(["--only", "tests", "--fresh"], runner=runner, root=tree) == gpu.OK
+    assert ran == ["data", "tests/gpu"]
+    assert json.loads((tree / "docs/measured/h200.json").read_text())["steps"].keys() == before.keys()
+
+
+STEP = """
+import os, pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+orphan = subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE)
+orphan.stdout.readline()
+try:
+    print(orphan.pid, flush=True)
+    time.sleep(float(sys.argv[1]))
+finally:
+    pathlib.Path(sys.argv[2]).touch()
+"""
+HARNESS = """
+import importlib.util, subprocess, sys
+spec = importlib.util.spec_from_file_location("gpu_script", sys.argv[1])
+gpu = sys.modules["gpu_script"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu)
+gpu.ORPHANS_S = 0.1
+step = [sys.executable, "-c", sys.argv[2]]
+print(gpu.run([*step, "0", "/dev/null"], 60).output.strip())
+stays = subprocess.Popen([*step, "600", sys.argv[3]], stdout=subprocess.PIPE, text=True)
+print(stays.stdout.readline().strip())
+gpu.end(stays)
+"""
+
+
+def test_nothing_of_a_step_outlives_it_and_one_that_is_stopped_tidies_up(tmp_path):
+    tidied = tmp_path / "tidied"
+    harness = [sys.executable, "-c", HARNESS, str(ROOT / "scripts" / "gpu.py"), STEP, str(tidied)]
+    done = subprocess.run(harness, capture_output=True, text=True, check=True)
+    orphans = [int(line) for line in done.stdout.split()]
+    assert len(orphans) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in orphans)
+    assert tidied.exists()
 
 
 @pytest.mark.parametrize(
@@ -86,19 +203,18 @@ def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
         (0, '{"problems": ["too slow"]}', "too slow"),
     ],
 )
-def test_what_goes_wrong_is_recorded_and_the_next_step_runs(gpu, tree, status, output, words):
-    codes = iter([gpu.Ran(status, output)])
-    done = gpu.main(
-        ["--only", "grade:dataloader", "--budget-s", "1e6"],
-        runner=lambda *_: next(codes, gpu.Ran(0, said(""))),
-        root=tree,
-    )
+def test_what_goes_wrong_is_recorded_and_the_next_step_runs_and_it_is_tried_again(gpu, tree, status, output, words):
+    arguments, ran = ["--only", "grade:dataloader", "--budget-s", "1e6"], []
+    codes = iter([gpu.Ran(0, said("data")), gpu.Ran(status, output)])
+    done = gpu.main(arguments, runner=lambda *_: next(codes, gpu.Ran(0, said(""))), root=tree)
     assert done == gpu.WRONG
     steps = json.loads((tree / "docs/measured/h200.json").read_text())["steps"]
     problems = [row["problems"] for row in steps.values() if row["problems"]]
     assert len(problems) == 1
     assert words in problems[0][0]
     assert len(steps) > 3
+    assert gpu.main(arguments, runner=lambda *call: ran.append(call) or gpu.Ran(0, said("")), root=tree) == gpu.OK
+    assert len(ran) == 2, "the data, and the step that went wrong"
 
 
 def test_names_of_gpus_are_names_of_files(gpu):
@@ -120,6 +236,7 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
         event("launch", 31.0, "cuda_runtime", correlation=2),
         event("other kernel", 33.0, "kernel", correlation=2),
     ]
+    events += [{**event(f"ProfilerStep#{n}", 10.0 * n + 1, "gpu_user_annotation"), "dur": 9.0} for n in range(5)]
     events.append({"ph": "M", "name": "process_name", "ts": 0, "args": {}})
     found = gpu.cut({"traceEvents": events, "host_name": "secret", "schemaVersion": 1}, steps=3)
     names = [row["name"] for row in found["traceEvents"]]
@@ -128,10 +245,34 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
     assert found["schemaVersion"] == 1
 
 
+def test_of_a_capture_of_many_launches_fewer_steps_are_kept(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
+    monkeypatch.setattr(gpu, "MAX_FILE_BYTES", 1200)
+    events = [{**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)]
+    events += [event(f"{n * 7919 % 1009:x}", 0.1 * n) for n in range(500)]
+    trace = tmp_path / "trace.json.gz"
+    trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    kept = gpu.keep(trace, tmp_path / "kept")
+    found = json.loads(gzip.decompress((tmp_path / kept["file"]).read_bytes()))["traceEvents"]
+    assert kept["bytes"] <= 1200
+    assert [row["name"] for row in found if row["cat"] == "user_annotation"] == ["ProfilerStep#0"]
+
+
 def test_ncu_s_table_loses_the_names_of_host_and_process(gpu):
     text = '==PROF== done\n"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","python","secret","gemm<a, b>"\n'
     found = gpu.without_names(text)
     assert found == '"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","","","gemm<a, b>"\n'
+
+
+def test_a_report_that_names_the_host_in_many_tables_is_read_and_not_kept(gpu, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr("bottleneck_lab.load", read.append)
+    report, into = tmp_path / "report.sqlite", tmp_path / "into"
+    report.write_bytes(b"12345")
+    into.mkdir()
+    assert gpu.keep(report, into / "lab-starter-nsys") == {"file": "report.sqlite", "bytes": 5}
+    assert read == [report]
+    assert list(into.iterdir()) == []
 
 
 def test_captures_are_published_within_limits(gpu, tmp_path, monkeypatch):

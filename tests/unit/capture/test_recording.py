@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -11,6 +10,8 @@ import pytest
 from bottleneck_lab.capture import recording
 from bottleneck_lab.capture.recording import Request, run
 from bottleneck_lab.errors import UsageError
+
+from ...processes import lives, soon
 
 
 def request(folder: Path, **more) -> Request:
@@ -54,12 +55,8 @@ def test_an_agent_in_a_session_of_its_own_is_ended_and_nobody_elses(tmp_path):
     agent = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'], start_new_session=True).pid)"
     try:
         ended = run(request(tmp_path), python(agent))
-        left = int(ended.tail)
-        for _ in range(100):
-            if not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE:
-                break
-            time.sleep(0.05)
-        assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+        left = [process for process in psutil.process_iter() if process.pid == int(ended.tail)]
+        assert soon(lambda: not any(map(lives, left)))
         assert other.is_running()
     finally:
         other.kill()

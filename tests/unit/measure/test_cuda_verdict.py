@@ -10,13 +10,14 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, Lab
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import kernels
+from bottleneck_lab.measure import kernels, speedup
 from bottleneck_lab.measure.compilers import compile_cubin, find_tool
 from bottleneck_lab.measure.verifier import check_lab
 
-pytestmark = pytest.mark.skipif(
-    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.skipif(find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"),
+]
 
 KERNEL = """
 extern "C" __global__ void multiply(const uint4* in, float* out) {{
@@ -64,19 +65,19 @@ def gpu_lab(lab, tmp_path) -> Lab:
 
 
 @pytest.fixture
-def verdict(gpu_lab, tmp_path, monkeypatch):
+def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
     def check(load: str, memcheck: str = "ERROR SUMMARY: 0 errors"):
         work = tmp_path / "work"
         work.mkdir()
         (work / "smooth.py").write_text(BINDING)
         (work / "kernel.cu").write_text(KERNEL.format(load=load))
-        cubin = compile_cubin(work / "kernel.cu", "80", tmp_path / "cache")
-        shutil.copy(cubin, work / "kernel.cubin")
+        shutil.copy(compile_cubin(work / "kernel.cu", "80", cubins), work / "kernel.cubin")
         tool = tmp_path / "bin" / "compute-sanitizer"
         tool.parent.mkdir()
         tool.write_text(f'#!/bin/sh\necho "========= {memcheck}"\n')
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_tool", lambda _name: tool)
+        monkeypatch.setattr(speedup, "MAX_SLOWED", 99.0)  # a CPU that runs other tests is slowed by those
         return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
 
     return check
