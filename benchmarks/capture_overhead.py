@@ -16,9 +16,9 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
+from bottleneck_lab.analysis.statistics import median_interval
 from bottleneck_lab.capture.workload import PROFILED_BATCHES, SCHEDULE, FedWorkload
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.grading.statistics import median_interval
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.feed import Run
 from bottleneck_lab.measure.janitor import Janitor

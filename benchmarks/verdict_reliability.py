@@ -37,8 +37,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.statistics import clopper_pearson
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
-from bottleneck_lab.grading.statistics import clopper_pearson
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.home import dataset_root
