@@ -25,9 +25,12 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 
+from ..processes import lives, soon
+
 MINI = Path(__file__).parent / "mini"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 LAB = [sys.executable, "-m", "bottleneck_lab"]
+MADE_UP = Path(__file__).parents[2] / "datasets" / "captures"
 
 
 class Learner:
@@ -173,11 +176,12 @@ class TestWhereAndList:
     def test_the_doctor_names_a_remedy_for_everything_missing(self, learner):
         done = learner.lab("doctor", "--json")
         findings = json.loads(done.stdout)
-        assert {"Python", "torch", "GPU", "nsys", "bubblewrap", "/dev/shm", "photos"} <= {
+        assert {"Python", "torch", "GPU", "nsys", "g++", "bubblewrap", "/dev/shm", "photos"} <= {
             row["name"] for row in findings
         }
         assert all(row["remedy"] for row in findings if not row["present"])
         assert all(row["unlocks"] for row in findings)
+        assert all(re.fullmatch(r"[\d.]+", row["found"]) for row in findings if row["name"] == "g++" and row["present"])
         unfit = any(row["need"] == "required" and not row["present"] for row in findings)
         assert done.returncode == (4 if unfit else 0)
 
@@ -403,6 +407,7 @@ def checked(tmp_path_factory):
     return learner, found | {"slow": check("slow")}
 
 
+@pytest.mark.timed
 class TestCheck:
     @pytest.mark.parametrize(
         ("slug", "status", "outcome", "reason"),
@@ -506,6 +511,7 @@ class TestCheck:
         assert re.search(r"Next: cd '.*/wrong é'", learner.lab(at=place).stdout)
 
 
+@pytest.mark.timed
 def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(learner):
     status = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
     places = {name: learner.start("endless", name) for name in status}
@@ -514,7 +520,7 @@ def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(lear
     for name, (returncode, rest, workers) in stopped.items():
         assert returncode == status[name], rest
         assert len(workers) >= 2, "a reference and a learner"
-        assert not psutil.wait_procs(workers, timeout=30)[1]
+        assert soon(lambda workers=workers: not any(map(lives, workers)))
         assert learner.json("history", at=places[name]) == []
         unfinished = [path for path in places[name].rglob("*") if path.name.startswith((".running-", ".writing-"))]
         assert not unfinished or name == "SIGKILL"
@@ -574,6 +580,12 @@ class TestDev:
         assert done.returncode == 1
         assert "labs/forgotten is in no stage" in done.stdout
 
+    @pytest.mark.parametrize("part", ["starter", "solution", "variants"])
+    def test_one_part_of_a_lab_is_measured(self, learner, part):
+        """The lab has no variants; and whether the part is as it should be is measured where all labs are."""
+        measured = [row["what"] for row in learner.json("dev", "check", "crashes", "--only", part)]
+        assert measured == ["files", *([f"{part} on cpu"] if part != "variants" else [])]
+
     @pytest.fixture
     def author(self, content, tmp_path) -> Learner:
         """Somebody who has begun a lab called `mine` and put it into the course."""
@@ -608,6 +620,7 @@ class TestDev:
         ]
 
 
+@pytest.mark.timed
 class TestWatch:
     def test_a_save_is_checked(self, learner):
         place = learner.start("wrong")
@@ -625,6 +638,36 @@ class TestWatch:
         assert watch.returncode == 0
         assert "wrong output" in shown
         assert len(learner.json("history", at=place)) == 1
+
+
+class TestCompare:
+    @pytest.fixture
+    def capture(self):
+        """Puts a made-up capture into a workspace."""
+
+        def put(place: Path, name: str, made_up: str) -> None:
+            folder = place / ".lab" / "captures" / name
+            folder.mkdir(parents=True)
+            shutil.copy(MADE_UP / made_up, folder)
+            (folder / "capture.json").write_text(json.dumps({"files": [made_up]}))
+
+        return put
+
+    def test_only_captures_with_a_timeline_are_compared(self, learner, capture):
+        place = learner.start()
+        capture(place, "0001-ncu", "synthetic-fused-attention-ncu.csv")
+        assert "0001-ncu holds no timeline" in learner.lab("compare", at=place).stderr
+        capture(place, "0002-torch", "synthetic-input.json.gz")
+        only = learner.lab("compare", at=place)
+        assert only.returncode == 2
+        assert "0002-torch is the only capture with a timeline" in only.stderr
+        capture(place, "0003-torch", "synthetic-healthy.json.gz")
+        capture(place, "0004-ncu", "synthetic-fused-attention-ncu.csv")
+        found = learner.json("compare", at=place)
+        assert (found["before"], found["after"]) == ("0002-torch", "0003-torch")
+        refused = learner.lab("compare", "2", "4", at=place)
+        assert refused.returncode == 2
+        assert "0004-ncu holds no timeline" in refused.stderr
 
 
 class TestProfileAndRun:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 LAB = [sys.executable, "-m", "bottleneck_lab"]
+MADE_UP = Path(__file__).parents[2] / "datasets" / "captures"
 NET = """
 import sys
 import torch
@@ -76,6 +77,22 @@ def test_a_program_s_capture_from_beginning_to_summary(folder):
     assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
     assert "Where the time went" in lab(folder, "report").stdout, "the latest capture in this folder"
     assert lab(folder, "report", "7").returncode == 2
+
+
+def test_a_folder_of_traces_is_read_as_its_ranks(folder):
+    """In the order of their numbers; of a report and its export only one."""
+    traces, empty = folder / "traces", folder / "empty"
+    traces.mkdir()
+    empty.mkdir()
+    for name, made_up in (("rank10.json.gz", "input"), ("rank2.json.gz", "healthy")):
+        shutil.copy(MADE_UP / f"synthetic-{made_up}.json.gz", traces / name)
+    (traces / "rank2.nsys-rep").write_bytes(b"a report beside its export")
+    found = json.loads(lab(folder, "report", "--json", "traces").stdout)["summary"]
+    assert found["ranks"] == [0, 1]
+    assert found["source"].split(", ") == ["traces/rank2.json.gz", "traces/rank10.json.gz"]
+    refused = lab(folder, "report", str(empty))
+    assert refused.returncode == 4
+    assert "holds no trace" in refused.stderr
 
 
 def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(folder):

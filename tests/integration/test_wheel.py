@@ -61,6 +61,7 @@ def test_it_carries_every_lab_and_nothing_that_a_build_left_behind(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     content = {name.removeprefix("bottleneck_lab/content/") for name in names if "/content/" in name}
     tracked = run("git", "ls-files", "labs", "solutions", "datasets/photos.py", at=ROOT).stdout.split()
+    assert tracked
     assert {name for name in tracked if not Path(name).name.startswith(".")} <= content
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".gitkeep"))]
 
@@ -81,6 +82,7 @@ def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
         assert (Path(json.loads(done.stdout)["workspace"]) / "README.md").is_file()
 
 
+@pytest.mark.timed
 def test_it_checks_a_lab(installed):
     place = installed / "a lab"
     assert lab(installed, "start", "slow", str(place), content=MINI).returncode == 0

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -309,3 +310,21 @@ def test_the_shipped_script_trains_alone(photos, tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "images/s" in run.stdout
+
+
+def test_the_photographs_may_be_named_in_the_environment(recipe, photos, monkeypatch):
+    """As `lab profile --tool nsys` and the like do, which run `python train.py`."""
+    monkeypatch.setenv("LAB_PHOTOS", str(photos))
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(recipe, "TorchAccelerator", lambda *_: SimpleNamespace(order=[1], device="cpu"))
+    given = []
+    recipe.main(lambda *arguments: given.extend(arguments))
+    assert given[1] == photos
+
+
+def test_without_photographs_the_script_says_what_it_needs(recipe, monkeypatch, capsys):
+    monkeypatch.delenv("LAB_PHOTOS", raising=False)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(SystemExit):
+        recipe.main(print)
+    assert "--photos" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import GapCause
-from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
-from bottleneck_lab.grading.diagnosis import figures_of, for_check, grade_diagnosis
+from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
+from bottleneck_lab.commands.diagnose import EXAMPLE
+from bottleneck_lab.grading.diagnosis import figures_of, for_check, grade_diagnosis, problem
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
@@ -160,3 +161,9 @@ def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion():
     other = CriterionSpec("speedup", "target", "Faster", target=2.0)
     assert for_check([other], results) == results
     assert for_check([other, own], results) == []
+
+
+def test_the_example_in_the_help_answers_a_question_of_the_first_lab():
+    key, _, value = EXAMPLE.split()[-1].partition("=")
+    questions = {question.id: question for question in find_lab("dataloader").spec.questions}
+    assert problem(questions[key], float(value)) is None

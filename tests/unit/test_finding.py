@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -13,10 +14,12 @@ from PIL import Image
 
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import dev, solution
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.measure import finding
+from bottleneck_lab.measure import finding, finding_capture
 from bottleneck_lab.measure.finding_answers import (
     ByTime,
+    measured_answers,
     not_genuine,
     other_times,
     wrong_bounds,
@@ -27,6 +30,8 @@ from bottleneck_lab.measure.finding_answers import (
 from bottleneck_lab.measure.finding_capture import Call, Capture, read_capture
 from bottleneck_lab.measure.finding_shares import PLACES, Share, Truth, estimate_shares, uncertainty, undisturbed_shares
 from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.start import start_workspace
 
 PASSES = 4
 CONV, NORM, POOL, ADD, OUTER = "aten::conv", "aten::norm", "aten::pool", "aten::add_", "aten::conv2d"
@@ -80,6 +85,19 @@ def problems(answers, truth):
 
 def test_right_answers_pass(truth):
     assert problems(RIGHT, truth) == {}
+
+
+def test_what_a_check_measured_answers_its_questions(truth):
+    assert problems(measured_answers(finding._details(truth, 4)), truth) == {}
+    assert measured_answers({}) == {}
+
+
+def test_a_solution_quotes_the_last_check_since_another_machine_has_other_operators(truth, tmp_path, monkeypatch):
+    checked = SimpleNamespace(verdict=SimpleNamespace(measurement=finding._details(truth, 4)))
+    monkeypatch.setattr("bottleneck_lab.workspace.attempts.load_attempts", lambda _: [checked])
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    solution._quote_own_figures(workspace)
+    assert problems(load_answers(workspace.root), truth) == {}
 
 
 def test_nothing_answered_fails_everywhere(truth):
@@ -204,6 +222,20 @@ def test_a_trace_is_read_with_self_times_shapes_and_clock(pack):
     }
     assert capture.calls[0].dims == ((4, 3), (8,))
     assert (capture.begin_s, capture.end_s) == pytest.approx((6.0, 6.0001))
+
+
+def test_a_trace_of_too_many_calls_or_of_calls_too_deep_is_refused_before_they_are_added_up(monkeypatch):
+    def nested(depth):
+        return trace_bytes([event(f"aten::{i}", 1e6 + i, 1e4 - 2 * i) for i in range(depth + 1)])
+
+    monkeypatch.setattr(finding_capture, "MAX_CALLS", finding_capture.MAX_NESTED + 2)
+    assert read_capture(nested(finding_capture.MAX_NESTED)).count("aten::0") == 1
+    monkeypatch.setattr(finding_capture, "find_operators", None)
+    with pytest.raises(CaptureError, match="more than 200 deep"):
+        read_capture(nested(finding_capture.MAX_NESTED + 1))
+    monkeypatch.setattr(finding_capture, "build_calls", None)
+    with pytest.raises(CaptureError, match="more than 202 calls"):
+        read_capture(nested(finding_capture.MAX_NESTED + 2))
 
 
 @pytest.mark.parametrize(
@@ -353,6 +385,17 @@ def checked(tmp_path, monkeypatch):
         return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
 
     return check
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(checked, tmp_path, monkeypatch, device):
+    monkeypatch.setattr("bottleneck_lab.commands.ui.data_folder", lambda _: tmp_path / "photos")
+    lab = find_lab("resnet-top-ops")
+    assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
+    assert dev._check(lab, lab.solution, device).outcome == "PASS"
+    assert dev._check(lab, lab.path, device).reason == "wrong diagnosis"
+    monkeypatch.setattr(Recorder, "writes", False)
+    assert failed(dev._check(lab, lab.solution, device)) == ["genuine-capture"]
 
 
 def failed(verdict):

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from PIL import Image
+
+from ..processes import lives, soon
 
 SCRIPT = Path(__file__).parents[2] / "datasets" / "photos.py"
 
@@ -188,16 +191,14 @@ def start_long(root):
     return process
 
 
-def wait_until_nobody_is_left(group):
-    """Wait for a process group to be empty. The limit is far beyond the one photograph that a worker may finish."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.02)
-    raise AssertionError("a process is left")
+def living_in(group):
+    """Processes of a group that have not ended; a worker may finish the photograph that it is at."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == group and lives(process):
+                found.append(process)
+    return found
 
 
 @pytest.mark.parametrize(("kill", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
@@ -206,7 +207,7 @@ def test_stopped_at_any_moment_it_goes_on_from_there(tmp_path, kill, status):
     process.send_signal(kill)
     assert process.wait(60) == status
     process.stdout.close()
-    wait_until_nobody_is_left(process.pid)
+    assert soon(lambda: not living_in(process.pid))
     if kill != signal.SIGKILL:
         assert not list(tmp_path.rglob("*.partial"))
     assert not read_manifest(tmp_path)["complete"]

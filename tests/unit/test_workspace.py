@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -23,6 +25,23 @@ from bottleneck_lab.workspace.lock import locked
 from bottleneck_lab.workspace.start import reset_workspace, start_workspace, take_solution
 
 MINI = Path(__file__).parent.parent / "integration" / "mini"
+KILLED = """
+import os, sys
+from pathlib import Path
+from bottleneck_lab import catalog
+from bottleneck_lab.workspace import atomic, start
+
+written = []
+def write_some(path, data, **options):
+    if len(written) == 2:
+        os._exit(9)
+    written.append(path)
+    atomic.write_bytes(path, data, **options)
+
+start.write_bytes = write_some
+start.start_workspace(catalog.find_lab("slow"), Path(sys.argv[1]), "cpu")
+"""
+"""A start that ends after two files."""
 
 
 @pytest.fixture
@@ -111,22 +130,9 @@ class TestStart:
         with pytest.raises(UsageError, match="already holds the lab 'slow'"):
             start_workspace(catalog.find_lab("wrong"), workspace.root, "cpu")
 
-    def test_goes_on_after_a_start_that_was_killed(self, content, tmp_path, monkeypatch):
+    def test_goes_on_after_a_start_that_was_killed(self, content, tmp_path):
         root = tmp_path / "killed"
-        written = []
-
-        def write_some(path, data, **options):
-            if len(written) == 2:
-                os._exit(9)
-            written.append(path)
-            write_bytes(path, data, **options)
-
-        write_bytes = atomic.write_bytes
-        child = os.fork()
-        if child == 0:
-            monkeypatch.setattr("bottleneck_lab.workspace.start.write_bytes", write_some)
-            start_workspace(catalog.find_lab("slow"), root, "cpu")
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert subprocess.run([sys.executable, "-c", KILLED, str(root)], check=False).returncode == 9
         assert (root / ".lab").is_dir()
         assert not (root / ".lab" / "workspace.json").exists()
         found, new = start_workspace(catalog.find_lab("slow"), root, "cpu")

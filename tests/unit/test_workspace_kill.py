@@ -21,6 +21,8 @@ from bottleneck_lab.workspace.start import edited
 
 MINI = Path(__file__).parent.parent / "integration" / "mini"
 ROUNDS = 14
+LINES = 5
+"""That a writer says in its first turn: it is killed in the middle of each kind of work, however slow the machine is."""
 
 WRITER = """
 import sys
@@ -63,22 +65,24 @@ def environment(tmp_path, monkeypatch):
     catalog.load_labs.cache_clear()
 
 
-def kill_at(root: Path, after_s: float) -> list[str]:
-    """What a writer had acknowledged when it was killed `after_s` after its first line (or at once, for 0)."""
+def kill_at(root: Path, count: int, after_s: float) -> list[str]:
+    """What a writer had acknowledged when it was killed `after_s` after so many lines (or at once, for 0)."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True)
-    first = writer.stdout.readline()
+    first = [writer.stdout.readline() for _ in range(count)]
     time.sleep(after_s)
     os.kill(writer.pid, signal.SIGKILL)
     rest, _ = writer.communicate()
     assert writer.returncode == -signal.SIGKILL, "the writer failed by itself"
-    return [first.strip(), *rest.splitlines()]
+    return [line.strip() for line in [*first, *rest.splitlines()]]
 
 
 def test_nothing_recorded_is_ever_lost(environment, tmp_path):
     root, lines = tmp_path / "work", []
     for round_ in range(ROUNDS):
-        lines += kill_at(root, random.Random(round_).uniform(0, 0.25))
+        lines += kill_at(root, 1 + round_ % LINES, random.Random(round_).uniform(0, 0.1))
         check(root, lines)
+    assert {"started", "noted", "captured"} <= set(lines)
+    assert any(line.startswith("kept ") for line in lines)
     note_hint("slow", str(root))
     assert not [path for path in (tmp_path / "home").iterdir() if path.name.startswith(".writing-")]
 

@@ -24,13 +24,18 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.grading.attest import canonical_bytes
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure import feed, janitor, verifier
 from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.feed import start_device
 from bottleneck_lab.measure.session import start_worker
 from bottleneck_lab.measure.verifier import check_lab
 
+from ...processes import groups_left, lives
+
+pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[3]
 CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
 """Labs in miniature, for the kinds `speedup` and `feed`; the other two kinds have their own lab."""
@@ -73,10 +78,10 @@ class Bench:
         )
         if isinstance(progress, Saboteur):
             progress.stop()
-        left = psutil.Process().children(recursive=True)
-        assert not [process.cmdline() for process in left if process.status() != psutil.STATUS_ZOMBIE]
+        assert not [child for child in psutil.Process().children(recursive=True) if lives(child)]
         assert not list(self.temporary.iterdir())
-        assert not list(Path("/sys/fs/cgroup").rglob(f"bottleneck-lab-{os.getpid()}-*"))
+        assert not groups_left()
+        assert "checker itself failed" not in verdict.summary, verdict.measurement.get("traceback")
         return verdict
 
 
@@ -162,6 +167,10 @@ KILLED = [
 ]
 
 
+NAMED = {"reference": "reference worker", "device": "device process"}
+"""Words of an ERROR that say which of our processes it was."""
+
+
 def rightful(verdict) -> bool:
     """Whether this is what a right solution gets where nothing is wrong but, perhaps, that others use the machine."""
     weather = verdict.outcome is Outcome.ERROR and "protocol itself" in verdict.summary
@@ -179,7 +188,7 @@ def test_killed(bench, slug, who, phase):
         assert rightful(verdict), verdict.summary
     else:
         assert verdict.outcome is Outcome.ERROR, verdict.summary
-        assert "Not your work's fault" in verdict.summary
+        assert NAMED[who] in verdict.summary or slug not in CONTENT, verdict.summary
     assert verdict.isolation, "a verdict says what held the code, however it came about"
 
 
@@ -207,6 +216,7 @@ def test_stopped(bench, slug, who, phase, monkeypatch):
         assert "SIGSTOP" in verdict.summary or slug not in CONTENT
     else:
         assert verdict.outcome is Outcome.ERROR, verdict.summary
+        assert NAMED[who] in verdict.summary or slug not in CONTENT, verdict.summary
 
 
 def test_a_script_is_started_when_the_device_is_there_and_says_why_it_fails(bench, monkeypatch):
@@ -234,8 +244,11 @@ def test_a_script_is_started_when_the_device_is_there_and_says_why_it_fails(benc
 
 def test_a_stopped_janitor_is_not_waited_for_for_ever(bench, monkeypatch):
     monkeypatch.setattr(janitor, "PATIENCE_S", 1.0)
-    verdict = bench("running-mean").check(Saboteur("janitor", "checking", signal.SIGSTOP))
+    saboteur = Saboteur("janitor", "checking", signal.SIGSTOP)
+    verdict = bench("running-mean").check(saboteur)
+    assert saboteur.hit
     assert rightful(verdict), verdict.summary
+    assert verdict.duration_s < 100
 
 
 CODE = {
@@ -324,6 +337,7 @@ def test_a_disk_that_was_full_is_not(small_disk):
     lab, workspace = small_disk.lab, small_disk.workspace
     verdict = check_lab(lab, workspace, small_disk.device, data=workspace, home=workspace)
     assert verdict.outcome is Outcome.ERROR, verdict.summary
+    assert "is full" in verdict.summary
     assert [path.name for path in small_disk.temporary.iterdir()] == ["fill"]
 
 
@@ -345,6 +359,14 @@ def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_
     else:
         assert verdict.outcome is Outcome.ERROR
         assert verdict.advice == ["Make room there, or set TMPDIR to another disk."]
+
+
+def test_figures_that_are_no_numbers_leave_a_verdict_that_can_be_signed(bench, monkeypatch):
+    found = Measured([], details={"difference": float("nan"), "curve": [{"ms": float("inf")}, 1.5]})
+    monkeypatch.setattr(verifier, "_kind", lambda _lab: lambda _context: found)
+    verdict = bench("running-mean").check()
+    assert verdict.measurement == {"difference": None, "curve": [{"ms": None}, 1.5]}
+    assert b'"difference":null' in canonical_bytes(verdict)
 
 
 @pytest.mark.parametrize("slug", CONTENT)

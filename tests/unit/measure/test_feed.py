@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure import feed
-from bottleneck_lab.measure.device import MEAN, STD, EmulatedEngine
+from bottleneck_lab.measure.device import MEAN, STD, CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.wire import Channel
 
 MS = 1_000_000
 STEP_S = 0.1
@@ -140,6 +142,27 @@ def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not():
     assert feed.as_pixels(np.full((3, 224, 224), np.nan, np.float32)).max() == 0
 
 
+class MadeUpGpu(CudaEngine):
+    """A GPU that needs 12 ms for a training step, and 2 ms for the batch."""
+
+    def __init__(self, wanted_s: float) -> None:
+        self._wanted_s, self._repeats = wanted_s, 1
+
+    def _measured_s(self, batch: int) -> float:
+        return 0.002 + 0.012 * self._repeats
+
+
+@pytest.mark.parametrize(("wanted_s", "step_s"), [(0.14, 0.122), (0.014, 0.014), (0.001, 0.014)])
+def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_what_it_takes(wanted_s, step_s):
+    assert MadeUpGpu(wanted_s).step_s(16) == pytest.approx(step_s)
+
+
+def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
+    gpu = SimpleNamespace(device="cuda", settings={"device_share": 0.5})
+    (note,) = feed._notes(gpu, 0.39, 0.05, 16)
+    assert "as often as comes nearest to 400 ms, 390 ms in all" in note
+
+
 def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
     engine = EmulatedEngine(step_s=0.016, batch=16)
     images = np.zeros((16, 1))
@@ -164,3 +187,12 @@ def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):
     feed.refuse_more_cores(2.05)
     with pytest.raises(LearnerFault, match="moved to others"):
         feed.refuse_more_cores(3.9)
+
+
+def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_command():
+    ours, theirs = Channel.pair()
+    theirs.close()
+    with pytest.raises(MachineError, match="The device process did not start") as told:
+        feed.device_step_s(Channel(ours), 1)
+    assert told.value.remedy.startswith("Try again")
+    ours.close()

@@ -1,0 +1,37 @@
+"""Processes seen from outside: whether one lives, which control groups were made, and waiting for what a busy machine does in its own time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from bottleneck_lab.measure.cgroup import own_group
+
+PATIENCE_S = 30
+"""Shorter than anything that a test has sleep: it is not to come true by itself."""
+
+
+def soon(what: Callable[[], object]) -> bool:
+    """Whether it comes true within half a minute: a busy machine takes its time."""
+    end = time.monotonic() + PATIENCE_S
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(what())
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it has not ended. One that has may stay in the list: whoever inherits an orphan may take its time, or for ever, to notice its end."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def groups_left() -> list[Path]:
+    """Control groups that this process made and has not removed."""
+    parent = own_group()
+    return list(parent.glob(f"bottleneck-lab-{os.getpid()}-*")) if parent else []
