@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -139,7 +140,10 @@ class TorchAccelerator:
 def main(train: Callable[..., None], prepare: Callable[..., None] | None = None) -> None:
     """Train for a few steps on this machine's own device and print the rate."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, required=True, help="the folder that datasets/photos.py made")
+    photos = os.environ.get("LAB_PHOTOS")
+    parser.add_argument(
+        "--photos", type=Path, default=photos, required=not photos, help="the folder that datasets/photos.py made"
+    )
     parser.add_argument("--cache", type=Path, default=Path("cache"), help="where prepare() may keep files")
     parser.add_argument("--steps", type=int, default=8)
     options = parser.parse_args()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bottleneck_lab.catalog import QuestionSpec
     from bottleneck_lab.workspace.folder import Workspace
 
-EXAMPLE = "lab diagnose --answer wait_share=0.6"
+EXAMPLE = "lab diagnose --answer evidence=0.6"
 
 
 def command(

@@ -33,7 +33,7 @@ def command(
     note_solution(workspace.lab.slug, str(workspace.root))
     kept = None if show else take_solution(workspace)
     if not show:
-        _quote_own_capture(workspace)
+        _quote_own_figures(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
     if json:
@@ -42,9 +42,11 @@ def command(
         _tell(text, workspace.lab.spec.editable, str(kept) if kept else None, show=show)
 
 
-def _quote_own_capture(workspace: Workspace) -> None:
-    """Answers that are read off a capture are the learner's own capture's, where there is one: the reference was captured elsewhere."""
+def _quote_own_figures(workspace: Workspace) -> None:
+    """Answers that are read off a capture are the learner's own capture's, or the last check's, where there is one: the reference was captured elsewhere."""
     from bottleneck_lab.commands.evidence import figures
+    from bottleneck_lab.measure.finding_answers import measured_answers
+    from bottleneck_lab.workspace.attempts import load_attempts
     from bottleneck_lab.workspace.diagnosis_file import save_answers
 
     seen = figures(workspace) or {}
@@ -53,6 +55,8 @@ def _quote_own_capture(workspace: Workspace) -> None:
         for question in workspace.lab.spec.questions
         if question.from_capture in seen
     }
+    for attempt in load_attempts(workspace)[-1:]:
+        quoted |= measured_answers(attempt.verdict.measurement)
     if quoted:
         save_answers(workspace, quoted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bottleneck_lab.catalog import FailReason
+from bottleneck_lab.errors import MachineError
 
 
 class LearnerFault(Exception):  # noqa: N818 - says who or what, as `raise` reads
@@ -14,12 +15,10 @@ class LearnerFault(Exception):  # noqa: N818 - says who or what, as `raise` read
         self.detail = detail
 
 
-class VerifierFault(Exception):  # noqa: N818 - says who or what, as `raise` reads
-    """The machine or the checker failed: the verdict is ERROR, and it is not the learner's fault. `advice` says what to do."""
+class VerifierFault(MachineError):  # noqa: N818 - likewise
+    """The machine or the checker failed: the verdict is ERROR, and it is not the learner's fault."""
 
     def __init__(
-        self, detail: str, advice: str = "Try again; if it happens again, report it with the verdict file."
+        self, message: str, remedy: str = "Try again; if it happens again, report it with the verdict file."
     ) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.advice = advice
+        super().__init__(message, remedy)

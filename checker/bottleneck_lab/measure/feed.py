@@ -142,8 +142,8 @@ class FeedSession(Session):
     def start(cls, context: Context, limits: Limits, step_s: float, batch: int) -> FeedSession:
         """Starts the device, then the script, and waits until it is ready to train.
 
-        An emulated device is to take `step_s` for a step; `session.step_s` is what the device takes. A real one's is measured while there is no script
-        yet, which could make it longer.
+        The device is to take `step_s` for a step, a real one as nearly as it can; `session.step_s` is what it takes. A real one's is measured while there is
+        no script yet, which could make it longer.
         """
         with contextlib.ExitStack() as stack:
             arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
@@ -152,7 +152,7 @@ class FeedSession(Session):
             stack.callback(_end, device, context)
             stack.callback(channel.close)
             with theirs:
-                step_s = _step_s(channel, limits.start_s)
+                step_s = device_step_s(channel, limits.start_s)
                 worker = cls._start_script(context, limits, theirs, arena)
             session = cls(worker, channel, device, step_s, stack.pop_all().close)
         try:
@@ -247,8 +247,8 @@ def _end(device: subprocess.Popen[bytes], context: Context) -> None:
     context.janitor.forget(device.pid)
 
 
-def _step_s(channel: Channel, timeout_s: float) -> float:
-    """What the device says that a step takes, when it is there."""
+def device_step_s(channel: Channel, timeout_s: float) -> float:
+    """What the device says that a step takes, when it is there. Raises VerifierFault when it does not come."""
     try:
         _, values = channel.receive(timeout_s)
     except WireError as error:
@@ -264,7 +264,7 @@ def measure(context: Context) -> Measured:
     context.progress("calibrating this machine with the shipped loader", 0.02)
     count = judge.count(context.data)
     before_s = calibrate(context, count)
-    step_s = float(context.settings.get("device_share", 0.4)) * before_s * batch
+    step_s = _share(context) * before_s * batch
     context.progress("starting your script", 0.1)
     with FeedSession.start(context, limits, step_s, batch) as session:
         meter = LoadMeter(lambda: own_cpu_s() + session.worker.cpu_s() + _cpu_of(session.device.pid))
@@ -286,6 +286,11 @@ def measure(context: Context) -> Measured:
         speedup=run.images_per_s() * before_s if run.timed() else None,
         conditions=Conditions(other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)),
     )
+
+
+def _share(context: Context) -> float:
+    """How long a step of the device is to be, as a share of the shipped loader's time for a batch."""
+    return float(context.settings.get("device_share", 0.4))
 
 
 def refuse_more_cores(busy: float) -> None:
@@ -458,7 +463,11 @@ def _details(run: Run, step_s: float, loader_s: float, drift: float) -> dict[str
 
 def _notes(context: Context, step_s: float, loader_s: float, batch: int) -> list[str]:
     if context.device == "cuda":
-        return []
+        wanted_s = _share(context) * loader_s * batch
+        return [
+            f"The GPU trains every batch of {batch} images as often as comes nearest to {1000 * wanted_s:.0f} ms, {1000 * step_s:.0f} ms in all: it outruns "
+            f"one core of this machine ({1 / loader_s:.0f} shipped images/s) as the emulated device does, and two cores can feed it."
+        ]
     slower = step_s / A100.step_s(batch)
     return [
         f"The device is emulated: {A100.name}, slowed {slower:.0f}x so that it outruns one core of this machine "

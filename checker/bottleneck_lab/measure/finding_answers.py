@@ -128,6 +128,22 @@ def full_name(answer: object) -> str:
     return text if "::" in text or not text else f"aten::{text}"
 
 
+def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
+    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None where nothing was captured."""
+    top = measurement.get("operators", [])[: len(PLACES)]
+    if len(top) < len(PLACES):
+        return {}
+    answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
+    for place, operator in zip(PLACES, top, strict=True):
+        computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
+        answers |= {
+            place: operator["name"],
+            f"{place}_share": round(operator["share"], 3),
+            f"{place}_bound": "compute-bound" if computes else "memory-bound",
+        }
+    return answers
+
+
 def wrong_operators(answers: Answers, truth: Truth) -> str | None:
     """Why the three named operators are not those with the largest self time; near-ties within the noise are accepted in any order."""
     names = [full_name(answers.get(place)) for place in PLACES]

@@ -19,6 +19,8 @@ from bottleneck_lab.trace.kineto import read_kineto
 
 MAX_TRACE_BYTES = 64 << 20
 """Many times a capture of six passes. Read, a trace takes up to thirty times its bytes of the verifier's memory."""
+MAX_CALLS, MAX_NESTED = 100_000, 200
+"""Operators and runtime calls in a trace, and how deep they may nest: adding them up takes calls times levels. Six passes on a CPU: 7,146 calls in 7 levels."""
 Times = NDArray[np.int64]
 
 
@@ -84,7 +86,11 @@ def read_capture(data: bytes) -> Capture:
         timeline = read_kineto(io.BytesIO(plain).read, Path("the trace"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(f"The trace cannot be read: {error}.", "Export it with `export_chrome_trace`.") from error
+    if len(timeline.operators) + len(timeline.runtime) > MAX_CALLS:
+        raise CaptureError(f"The trace holds more than {MAX_CALLS:,} calls.", "Record the passes and no more.")
     tree = build_calls(timeline, python=False)
+    if tree.tree.depth.max(initial=0) > MAX_NESTED:
+        raise CaptureError(f"The trace nests calls more than {MAX_NESTED} deep.", "Record the passes as they are.")
     rows = find_operators(timeline, tree, top=10_000)
     events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
     if not rows or not events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -10,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +24,7 @@ import psutil
 from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure import init, supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.namespace import Namespace, Silent
 from bottleneck_lab.measure.seccomp import refuse_calls
@@ -55,6 +56,8 @@ END_S = 10.0
 """Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed call of the kernel may go on for a while."""
 FROZEN_CPU_S, FROZEN_CPU_SHARE, FROZEN_FORGIVEN = 0.005, 0.02, 2
 """CPU seconds that a stopped worker may seem to use, the share of the time, and how often more."""
+_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Which of the machine's GPUs is meant."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +110,19 @@ def _no_namespaces_below() -> list[str]:
     return option[1:] if works else []
 
 
-def _python_folders() -> list[str]:
+@cache
+def python_folders() -> list[str]:
+    """What an isolated Python needs: itself, and every folder it imports from, also those that a .pth file names."""
+    told = subprocess.run(
+        [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     imported_from = Path(__file__).resolve().parents[2]  # site-packages, or the `checker` of a checkout
-    found = {
-        sys.prefix,
-        sys.base_prefix,
-        sysconfig.get_path("purelib"),
-        str(imported_from),
-        str(Path(sys.executable).resolve().parent.parent),
-        # What `pip install --user` or a .pth file adds lies outside the prefix.
-        *(folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")),
-    }
-    return sorted(found)
+    executable = Path(sys.executable).resolve().parent.parent
+    return sorted({sys.prefix, sys.base_prefix, str(executable), str(imported_from), *told.stdout.splitlines()})
 
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
@@ -135,8 +139,8 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     weights = torch_home()
-    readable = [*paths.readable, *([weights] if weights else [])]
-    for folder in [*_SYSTEM, *_python_folders(), *map(str, readable)]:
+    readable = [*paths.readable, weights, *([*_driver_libraries(), _cuda_toolkit()] if gpu else [])]
+    for folder in [*_SYSTEM, *python_folders(), *map(str, filter(None, readable))]:
         command += ["--ro-bind-try", folder, folder]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
     for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[1] / "content"]):
@@ -164,7 +168,7 @@ def shown(path: Path, readable: list[Path]) -> bool:
     """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is shown to it."""
     folders = [
         *_SYSTEM,
-        *_python_folders(),
+        *python_folders(),
         *map(str, readable),
         *([str(weights)] if (weights := torch_home()) else []),
     ]
@@ -177,8 +181,30 @@ def torch_home() -> Path | None:
     return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
 
-def worker_environment(paths: Paths, threads: int, *, bound: bool = False) -> dict[str, str]:
-    """Everything that a worker sees of the environment: nothing of the verifier's own."""
+def _driver_libraries() -> list[Path]:
+    """The folders of LD_LIBRARY_PATH: a container's driver may be found by it alone."""
+    folders = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    return [folder.resolve() for folder in folders if folder.is_absolute()]
+
+
+def _cuda_toolkit() -> Path | None:
+    """The folder of the CUDA compiler that this machine has, if it has one."""
+    compiler = find_tool("nvcc")
+    return compiler.resolve().parents[1] if compiler else None
+
+
+def _gpu_environment() -> dict[str, str]:
+    """What a worker on a GPU has of the verifier's environment: the same GPU, driver and compiler."""
+    found = {name: os.environ[name] for name in _GPU_CHOICE if name in os.environ}
+    if libraries := _driver_libraries():
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+    if toolkit := _cuda_toolkit():
+        found["CUDA_HOME"] = str(toolkit)
+    return found
+
+
+def worker_environment(paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False) -> dict[str, str]:
+    """Everything that a worker sees of the environment: nothing of the verifier's own, save for which GPU is meant and what belongs to it."""
     # A thread that waits for work by spinning would go on into the next call, which may be of another case.
     binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"} if bound else {}
     # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.
@@ -194,6 +220,7 @@ def worker_environment(paths: Paths, threads: int, *, bound: bool = False) -> di
         **binding,
         "LAB_CACHE": str(paths.scratch / "cache"),
         **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
+        **(_gpu_environment() if gpu else {}),
     }
 
 
@@ -272,7 +299,7 @@ class Worker:
         self._woken = 0
         self._janitor = janitor
         command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, namespace=self._namespace)
-        environment = worker_environment(paths, threads, bound=bound)
+        environment = worker_environment(paths, threads, bound=bound, gpu=gpu)
         confine = _confinement(limits, self._cgroup, cores, network=network)
         self.process = self._launch(command, environment, confine, pass_fds)
         if self._namespace is not None:
@@ -409,9 +436,10 @@ class Worker:
     def _of_threads(self, file: str) -> Iterator[str]:
         """What the kernel says in a file of /proc of each living thread."""
         for process in self.tree():
-            for thread in Path(f"/proc/{process.pid}/task").glob(f"*/{file}"):
-                with contextlib.suppress(OSError):  # it has ended meanwhile
-                    yield thread.read_text(errors="replace")
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                    with contextlib.suppress(OSError):  # so has this
+                        yield (thread / file).read_text(errors="replace")
 
     def excess(self) -> Excess | None:
         """The limit that the worker exceeds now, or None. The time in which it was frozen is not its own."""
@@ -577,8 +605,10 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
                         total += _taken_bytes(entry)
         except PermissionError:
             return "folders that nobody may look into"
-        except OSError:  # it has gone meanwhile
-            continue
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return "paths longer than any can be opened by"
+            continue  # it has gone meanwhile
     return f"more than {most_bytes / (1 << 30):.3g} GiB" if total > most_bytes else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Excess, Limits, Paths, Worker, printable, python_module
+from bottleneck_lab.measure.process import Excess, Limits, Paths, Worker, printable, python_folders, python_module
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
 
 Role = Literal["reference", "learner"]
@@ -143,7 +142,9 @@ class CallSession(Session):
             "--device",
             context.device,
         ]
-        hidden = context.settings.get("hidden", []) if role == "learner" else []
+        learners = role == "learner"
+        hidden = context.settings.get("hidden", []) if learners else []
+        arguments += ["--threads-only"] if learners and context.settings.get("threads_only", False) else []
         worker = start_worker(context, arguments, folder, limits, [theirs.fileno(), arena.fd], hidden=hidden)
         theirs.close()
         session = cls(role, worker, Channel(ours, arena))
@@ -218,7 +219,7 @@ def start_worker(
     settings = context.settings
     worker = Worker(
         python_module("bottleneck_lab.measure.worker", *arguments),
-        Paths(folder, [context.data], [Path(sysconfig.get_path("purelib"), name) for name in hidden]),
+        Paths(folder, [context.data], [Path(folder, name) for folder in python_folders() for name in hidden]),
         limits,
         pass_fds=fds,
         cores=cores,

@@ -14,9 +14,10 @@ from pathlib import Path
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict, finite
+from bottleneck_lab.measure.compilers import require_tool
 from bottleneck_lab.measure.context import Context, Measured, Progress
-from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.process import too_much_below
@@ -68,7 +69,7 @@ def check_lab(
         duration_s=round(time.monotonic() - began, 3),
         notes=measured.notes,
         prediction=None if prediction is None else Prediction(prediction, measured.speedup),
-        measurement=measured.details,
+        measurement=finite(measured.details),
     )
 
 
@@ -77,12 +78,12 @@ def _measure(context: Context, specs: list[CriterionSpec]) -> tuple[Measured, st
     submission, room_bytes = "", shutil.disk_usage(context.janitor.folder).free
     try:
         submission = collect(context.lab, context.workspace, context.submission)
+        for tool in context.settings.get("tools", []):
+            require_tool(tool)
         return _kind(context.lab)(context), submission, None, None
     except LearnerFault as fault:
         stopped, measured = _blame(fault, specs)
         return measured, submission, stopped, None
-    except VerifierFault as fault:
-        return Measured([]), submission, None, LabError(fault.detail, fault.advice)
     except LabError as error:
         return Measured([]), submission, None, error
     except Exception as error:  # ours, whatever it is; the learner's only where its files filled the disk

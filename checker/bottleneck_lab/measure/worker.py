@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.measure.accelerator import Accelerator
+from bottleneck_lab.measure.seccomp import refuse_processes
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, Value
 
 
@@ -68,9 +69,16 @@ def explain(root: Path) -> str:
     return f"{place}{kind.__name__ if kind else 'Error'}: {error}"[:4000]
 
 
-def serve_calls(channel: Channel, entry: Path, device: str) -> None:
-    """Loads the entry file once, then answers every call until the verifier closes the channel."""
-    function: Callable[..., Any] = load_module(entry).load(device)
+def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: bool) -> None:
+    """Loads the entry file once, then answers every call until the verifier closes the channel.
+
+    With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the learner's, no process can be started any more.
+    """
+    module = load_module(entry)
+    if threads_only:
+        module.prepare(device)
+        refuse_processes()
+    function: Callable[..., Any] = module.load(device)
     channel.send(Kind.READY)
     last: list[Value] = []
     while True:
@@ -99,13 +107,14 @@ def main() -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads-only", action="store_true")
     parser.add_argument("--photos", type=Path, default=Path("/nonexistent"))
     options = parser.parse_args()
     arena = Arena.attach(options.arena) if options.arena >= 0 else None
     channel = Channel(socket.socket(fileno=options.socket), None if options.mode == "train" else arena, reads_half=0)
     try:
         if options.mode == "calls":
-            serve_calls(channel, options.entry, options.device)
+            serve_calls(channel, options.entry, options.device, threads_only=options.threads_only)
         else:
             train(Accelerator(channel, arena), options.entry, options.photos, Path("cache").absolute())
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
