@@ -2,10 +2,11 @@
 
     python benchmarks/attention.py                              # the CPU, one and two threads, about six minutes
     python benchmarks/attention.py --lengths 64 129 --add       # some lengths only, into the rows that are there already
+    python benchmarks/attention.py --avx2                       # the CPU without its AVX-512, both sides
     python benchmarks/attention.py --device cuda                # a GPU: also every backend of PyTorch's
 
-Prints a table and writes docs/measured/attention_<device>.json, .md and .svg. A ratio is the median over rounds of PyTorch's time divided by the
-kernel's, each round calling all of them once on the same inputs in an order drawn at random.
+Prints a table and writes docs/measured/attention_<device>.json, .md and .svg (with --avx2 attention_cpu_avx2). A ratio is the median over rounds of
+PyTorch's time divided by the kernel's, each round calling all of them once on the same inputs in an order drawn at random.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
 LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = 128, 8, 1 << 26  # on a GPU: what is timed together; to keep it busy; of an array
 TRIES, QUIET_CORES = 3, 0.1  # a row is measured again while other programs keep more than this many cores busy
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}  # PyTorch's own kernels, and its matrix products
+NO_AVX512 = "-mno-avx512f"  # the compiler's
 LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: few of them do, and one try
 
 
@@ -49,8 +55,8 @@ def load_module(path: Path, name: str):
     return module
 
 
-def kernels(device: str, folder: Path) -> dict[str, object]:
-    """Name → attention function: the shipped kernel, the solution's and every variant's, each built in a folder of its own."""
+def kernels(device: str, folder: Path, flags: tuple[str, ...] = ()) -> dict[str, object]:
+    """Name → attention function: the shipped kernel, the solution's and every variant's, each built in a folder of its own, the CPU's with `flags`."""
     source = "attention.cu" if device == "cuda" else "attention.cpp"
     places = {
         "shipped": LAB,
@@ -65,7 +71,9 @@ def kernels(device: str, folder: Path) -> dict[str, object]:
             target = folder / name
             shutil.copytree(LAB, target)
             shutil.copy(place / source, target)
-            found[name] = load_module(target / "attention.py", f"attention_{name}").load(device)
+            module = load_module(target / "attention.py", f"attention_{name}")
+            module.CPU_COMPILER = [*module.CPU_COMPILER, *flags]
+            found[name] = module.load(device)
     return found
 
 
@@ -295,6 +303,9 @@ def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--avx2", action="store_true", help="on a CPU with AVX-512: do without, PyTorch and kernels alike"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sequence lengths")
     parser.add_argument(
         "--add", action="store_true", help="keep the rows of other lengths and thread counts that were measured before"
@@ -304,9 +315,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "measured")
     options = parser.parse_args()
     threads = options.threads if options.device == "cpu" else [1]
+    os.environ.update(AVX2 if options.avx2 else {})
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("LAB_CACHE", str(Path(folder) / "cache"))
-        sides = {**kernels(options.device, Path(folder)), **backends(options.device)}
+        flags = (NO_AVX512,) if options.avx2 else ()
+        sides = {**kernels(options.device, Path(folder), flags), **backends(options.device)}
         measured = list(rows(options.device, sides, options.lengths, threads, options.rounds))
         result = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -315,7 +328,7 @@ def main() -> None:
             "rounds": options.rounds,
         }
     options.out.mkdir(parents=True, exist_ok=True)
-    stem = options.out / f"attention_{options.device}"
+    stem = options.out / f"attention_{options.device}{'_avx2' * options.avx2}"
     result["rows"] = merged(stem.with_suffix(".json"), measured) if options.add else measured
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     stem.with_suffix(".md").write_text(markdown(result))

@@ -1,26 +1,38 @@
-// Scaled dot-product attention, forward, float32, for CPUs with AVX2 and FMA.
+// Scaled dot-product attention, forward, float32, for CPUs with vector registers: sixteen floats each with AVX-512, else eight.
 //
 // Scores are computed transposed: lanes hold queries, registers hold keys. So K and V are read as they lie, only the
 // small Q block is transposed (once for all its keys), and the softmax needs no horizontal step: maximum and sum of a
 // query stay in its own lane.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <cstdint>
 #include <memory>
 
 namespace {
 
-constexpr int kQueries = 96;  // queries a block: 4 panels of 24 (scores) and 16 groups of 6 (output)
-constexpr int kKeys = 64;     // keys a tile: 64 x 96 scores are 24 KB, and stay in L1/L2 until they are used
-constexpr int kPanel = 24;    // 3 registers of queries x 4 keys = 12 accumulators of the 16 registers
-constexpr int kRows = 6;      // 6 queries x 2 registers of the head dimension = 12 accumulators again
+#ifdef __AVX512F__
+constexpr int kLanes = 16, kKeysAtOnce = 8, kColumns = 4;  // of 32 registers 24 are accumulators
+#else
+constexpr int kLanes = 8, kKeysAtOnce = 4, kColumns = 2;  // of 16 registers 12
+#endif
+constexpr int kPanel = 3 * kLanes;  // queries whose scores with kKeysAtOnce keys are accumulated in registers
+constexpr int kRows = 6;            // queries whose outputs in kColumns * kLanes columns are
+constexpr int kQueries = 96;        // queries a block
+constexpr int kKeys = 64;           // keys a tile: their scores with a panel stay in L1 until they are used
 constexpr float kLog2e = 1.4426950408889634f;
 
-struct Scratch {                       // one a thread
-    alignas(64) float queries[4][128 * kPanel];   // transposed Q, scaled: [panel][dim][24]
-    alignas(64) float weights[4][kKeys * kPanel]; // scores, then exp(scores): [panel][key][24]
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef float Unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+
+inline Vec load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
+inline void store(float* p, Vec x) { *reinterpret_cast<Unaligned*>(p) = x; }
+inline Vec all(float x) { return x - Vec{}; }
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
+struct Scratch {  // one a thread
+    alignas(64) float queries[kQueries / kPanel][128 * kPanel];  // transposed Q, scaled: [panel][dim][kPanel]
+    alignas(64) float weights[kKeys * kPanel];                   // scores, then exp(scores), of a panel: [key][kPanel]
     alignas(64) float out[kQueries * 128];
     alignas(64) float top[kQueries];    // running maximum of a query's scores, in units of log2
     alignas(64) float sum[kQueries];
@@ -29,71 +41,70 @@ struct Scratch {                       // one a thread
 
 // 2^x for x <= 0, and 0 from -127 down. Splits x = n + f with |f| <= 1/2; 2^f by a degree-5 minimax polynomial (relative error 9e-8), n goes into
 // the exponent bits: at exactly -127 these and the mantissa are all zero.
-inline __m256 exp2_negative(__m256 x) {
-    const __m256 magic = _mm256_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    x = _mm256_max_ps(x, _mm256_set1_ps(-127.0f));
-    const __m256 shifted = _mm256_add_ps(x, magic);
-    const __m256 f = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
-    __m256 p = _mm256_set1_ps(1.32647e-3f);
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(9.67151e-3f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.5507340e-2f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.4022242e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.9314698e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+inline Vec exp2_negative(Vec x) {
+    x = larger(x, all(-127.0f));
+    const Vec shifted = x + 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const Vec f = x - (shifted - 12582912.0f);
+    Vec p = 1.32647e-3f * f + 9.67151e-3f;
+    p = p * f + 5.5507340e-2f;
+    p = p * f + 2.4022242e-1f;
+    p = p * f + 6.9314698e-1f;
+    p = p * f + 1.0f;
+    return reinterpret_cast<Vec>(reinterpret_cast<Ints>(p) + (reinterpret_cast<Ints>(shifted) << 23));
 }
 
-// to[8][8] = scale * from[8][8]ᵀ, in registers: rows of `from` are `dim` floats apart, those of `to` kPanel.
-inline void transpose_8(const float* from, int dim, __m256 scale, float* to) {
-    __m256 r[8], t[8];
-    for (int i = 0; i < 8; ++i) r[i] = _mm256_mul_ps(scale, _mm256_loadu_ps(from + i * dim));
-    for (int i = 0; i < 8; i += 2) t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; ++j) {
-            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
-            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+// to[kLanes][kLanes] = scale * from[kLanes][kLanes]ᵀ: rows of `from` are `dim` floats apart, those of `to` kPanel. Interleaving the first half of the
+// rows with the second, log2(kLanes) times over, transposes.
+inline void transpose_square(const float* from, int dim, float scale, float* to) {
+    Ints low, high;
+    for (int i = 0; i < kLanes; ++i) low[i] = i / 2 + i % 2 * kLanes, high[i] = low[i] + kLanes / 2;
+    Vec rows[kLanes], turned[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) rows[i] = scale * load(from + i * dim);
+#pragma GCC unroll 4
+    for (int done = 1; done < kLanes; done *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kLanes / 2; ++i) {
+            turned[2 * i] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], low);
+            turned[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], high);
         }
-    for (int i = 0; i < 4; ++i) {
-        _mm256_store_ps(to + i * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_store_ps(to + (i + 4) * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) rows[i] = turned[i];
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) store(to + i * kPanel, rows[i]);
 }
 
-// queries[dim][24] = scale * q[24][dim]; rows from `count` on are zero.
+// queries[dim][kPanel] = scale * q[kPanel][dim]; rows from `count` on are zero.
 void transpose_panel(const float* q, int count, int dim, float scale, float* queries) {
-    const __m256 s = _mm256_set1_ps(scale);
-    for (int first = 0; first < kPanel; first += 8) {
-        if (first + 8 <= count) {
-            for (int d = 0; d < dim; d += 8) transpose_8(q + first * dim + d, dim, s, queries + d * kPanel + first);
+    for (int first = 0; first < kPanel; first += kLanes) {
+        if (first + kLanes <= count) {
+            for (int d = 0; d < dim; d += kLanes) transpose_square(q + first * dim + d, dim, scale, queries + d * kPanel + first);
         } else {
             for (int d = 0; d < dim; ++d)
-                for (int i = first; i < first + 8; ++i) queries[d * kPanel + i] = i < count ? q[i * dim + d] * scale : 0.0f;
+                for (int i = first; i < first + kLanes; ++i) queries[d * kPanel + i] = i < count ? q[i * dim + d] * scale : 0.0f;
         }
     }
 }
 
-// weights[4][24] = k[4][dim] . queries[dim][24]
-template <int dim>
-inline void score_tile(const float* k0, const float* k1, const float* k2, const float* k3, const float* queries, float* weights) {
-    __m256 c[4][3];
-    for (auto& row : c) row[0] = row[1] = row[2] = _mm256_setzero_ps();
-#pragma GCC unroll 4
+// weights[kKeysAtOnce][vectors of queries] = keys[kKeysAtOnce][dim] . queries[dim][vectors]
+template <int dim, int vectors>
+inline void score_tile(const float* const (&keys)[kKeysAtOnce], const float* queries, float* weights) {
+    Vec c[kKeysAtOnce][vectors] = {};
+#pragma GCC unroll 2
     for (int d = 0; d < dim; ++d) {
-        const __m256 q0 = _mm256_load_ps(queries + d * kPanel);
-        const __m256 q1 = _mm256_load_ps(queries + d * kPanel + 8);
-        const __m256 q2 = _mm256_load_ps(queries + d * kPanel + 16);
-        const float* keys[4] = {k0, k1, k2, k3};
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            const __m256 key = _mm256_broadcast_ss(keys[i] + d);
-            c[i][0] = _mm256_fmadd_ps(key, q0, c[i][0]);
-            c[i][1] = _mm256_fmadd_ps(key, q1, c[i][1]);
-            c[i][2] = _mm256_fmadd_ps(key, q2, c[i][2]);
-        }
+        Vec q[vectors];
+#pragma GCC unroll 3
+        for (int j = 0; j < vectors; ++j) q[j] = load(queries + d * kPanel + j * kLanes);
+#pragma GCC unroll 8
+        for (int i = 0; i < kKeysAtOnce; ++i)
+#pragma GCC unroll 3
+            for (int j = 0; j < vectors; ++j) c[i][j] += keys[i][d] * q[j];
     }
-    for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 3; ++j) _mm256_store_ps(weights + i * kPanel + 8 * j, c[i][j]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kKeysAtOnce; ++i)
+#pragma GCC unroll 3
+        for (int j = 0; j < vectors; ++j) store(weights + i * kPanel + j * kLanes, c[i][j]);
 }
 
 // The scores of keys behind a query's own position become -inf.
@@ -105,94 +116,99 @@ void mask_panel(float* weights, int keys, int first_key, int first_query) {
 }
 
 // Online softmax over one panel: weights become 2^(score - new maximum); maximum, sum and decay are brought up to date.
-void softmax_panel(float* weights, int keys, float* top, float* sum, float* decay) {
-    __m256 m[3], l[3];
-    for (int j = 0; j < 3; ++j) m[j] = _mm256_load_ps(top + 8 * j);
+template <int vectors>
+inline void softmax_panel(float* weights, int keys, float* top, float* sum, float* decay) {
+    Vec m[vectors], l[vectors];
+#pragma GCC unroll 3
+    for (int j = 0; j < vectors; ++j) m[j] = load(top + kLanes * j);
     for (int k = 0; k < keys; ++k)
-        for (int j = 0; j < 3; ++j) m[j] = _mm256_max_ps(m[j], _mm256_load_ps(weights + k * kPanel + 8 * j));
-    for (int j = 0; j < 3; ++j) {
-        const __m256 a = exp2_negative(_mm256_sub_ps(_mm256_load_ps(top + 8 * j), m[j]));
-        l[j] = _mm256_mul_ps(_mm256_load_ps(sum + 8 * j), a);
-        _mm256_store_ps(decay + 8 * j, a);
-        _mm256_store_ps(top + 8 * j, m[j]);
+#pragma GCC unroll 3
+        for (int j = 0; j < vectors; ++j) m[j] = larger(m[j], load(weights + k * kPanel + kLanes * j));
+#pragma GCC unroll 3
+    for (int j = 0; j < vectors; ++j) {
+        const Vec a = exp2_negative(load(top + kLanes * j) - m[j]);
+        l[j] = load(sum + kLanes * j) * a;
+        store(decay + kLanes * j, a);
+        store(top + kLanes * j, m[j]);
     }
     for (int k = 0; k < keys; ++k)
-        for (int j = 0; j < 3; ++j) {
-            const __m256 w = exp2_negative(_mm256_sub_ps(_mm256_load_ps(weights + k * kPanel + 8 * j), m[j]));
-            l[j] = _mm256_add_ps(l[j], w);
-            _mm256_store_ps(weights + k * kPanel + 8 * j, w);
+#pragma GCC unroll 3
+        for (int j = 0; j < vectors; ++j) {
+            const Vec w = exp2_negative(load(weights + k * kPanel + kLanes * j) - m[j]);
+            l[j] += w;
+            store(weights + k * kPanel + kLanes * j, w);
         }
-    for (int j = 0; j < 3; ++j) _mm256_store_ps(sum + 8 * j, l[j]);
+#pragma GCC unroll 3
+    for (int j = 0; j < vectors; ++j) store(sum + kLanes * j, l[j]);
 }
 
-// out[6][dim] = decay[6] * out[6][dim] + weights[keys][6]ᵀ . v[keys][dim]
+// out[kRows][kColumns] = decay[kRows] * out[kRows][kColumns] + weights[keys][kRows]ᵀ . v[keys][kColumns]
 template <int dim>
 inline void output_rows(const float* weights, const float* v, int keys, const float* decay, float* out) {
-    for (int column = 0; column < dim; column += 16) {
-        __m256 c[kRows][2];
+    Vec c[kRows][kColumns];
 #pragma GCC unroll 6
-        for (int i = 0; i < kRows; ++i) {
-            const __m256 a = _mm256_broadcast_ss(decay + i);
-            c[i][0] = _mm256_mul_ps(a, _mm256_load_ps(out + i * dim + column));
-            c[i][1] = _mm256_mul_ps(a, _mm256_load_ps(out + i * dim + column + 8));
-        }
-        const float* value = v + column;
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) c[i][j] = decay[i] * load(out + i * dim + j * kLanes);
 #pragma GCC unroll 2
-        for (int k = 0; k < keys; ++k, value += dim) {
-            const __m256 v0 = _mm256_loadu_ps(value), v1 = _mm256_loadu_ps(value + 8);
+    for (int k = 0; k < keys; ++k) {
+        Vec value[kColumns];
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) value[j] = load(v + k * dim + j * kLanes);
 #pragma GCC unroll 6
-            for (int i = 0; i < kRows; ++i) {
-                const __m256 w = _mm256_broadcast_ss(weights + k * kPanel + i);
-                c[i][0] = _mm256_fmadd_ps(w, v0, c[i][0]);
-                c[i][1] = _mm256_fmadd_ps(w, v1, c[i][1]);
-            }
-        }
-#pragma GCC unroll 6
-        for (int i = 0; i < kRows; ++i) {
-            _mm256_store_ps(out + i * dim + column, c[i][0]);
-            _mm256_store_ps(out + i * dim + column + 8, c[i][1]);
-        }
+        for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+            for (int j = 0; j < kColumns; ++j) c[i][j] += weights[k * kPanel + i] * value[j];
     }
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) store(out + i * dim + j * kLanes, c[i][j]);
+}
+
+// One panel of queries, of which `count` (at most vectors * kLanes) exist, against one tile of keys. Positions are those of the panel's first query and
+// the tile's first key.
+template <int dim, int vectors>
+void panel(const float* k, const float* v, int keys, int count, int query, int key, bool causal, int first, Scratch& s) {
+    const int at = query - first;  // in the block
+    const float* queries = s.queries[at / kPanel];
+    for (int i = 0; i < keys; i += kKeysAtOnce) {
+        const float* rows[kKeysAtOnce];  // past the last key the last is read again, and its scores are never used
+#pragma GCC unroll 8
+        for (int r = 0; r < kKeysAtOnce; ++r) rows[r] = k + std::min(i + r, keys - 1) * dim;
+        score_tile<dim, vectors>(rows, queries, s.weights + i * kPanel);
+    }
+    if (causal && key + keys > query + 1) mask_panel(s.weights, keys, key, query);
+    softmax_panel<vectors>(s.weights, keys, s.top + at, s.sum + at, s.decay + at);
+    for (int column = 0; column < dim; column += kColumns * kLanes)
+        for (int row = 0; row < count; row += kRows) {
+            const int seen = causal ? std::min(keys, query + row + kRows - key) : keys;
+            output_rows<dim>(s.weights + row, v + column, std::max(seen, 0), s.decay + at + row, s.out + (at + row) * dim + column);
+        }
 }
 
 template <int dim>
 void block(const float* q, const float* k, const float* v, float* out, int seq, int first, bool causal, Scratch& s) {
     const int count = std::min(kQueries, seq - first);
-    const int panels = (count + kPanel - 1) / kPanel;
     const float scale = kLog2e / std::sqrt(static_cast<float>(dim));
-    for (int p = 0; p < panels; ++p)
-        transpose_panel(q + (first + p * kPanel) * dim, std::min(kPanel, count - p * kPanel), dim, scale, s.queries[p]);
+    for (int at = 0; at < count; at += kPanel)
+        transpose_panel(q + static_cast<long>(first + at) * dim, std::min(kPanel, count - at), dim, scale, s.queries[at / kPanel]);
     std::fill(s.out, s.out + (count + kRows - 1) / kRows * kRows * dim, 0.0f);
     std::fill(s.top, s.top + kQueries, -1e30f);  // finite: -inf minus -inf would be NaN
     std::fill(s.sum, s.sum + kQueries, 0.0f);
 
     const int last = causal ? first + count : seq;  // keys from here on are hidden from the whole block
-    for (int tile = 0; tile < last; tile += kKeys) {
-        const int keys = std::min(kKeys, last - tile);
-        for (int i = 0; i < keys; i += 4) {
-            const float* row = k + static_cast<long>(tile + i) * dim;
-            const int rest = keys - i - 1;  // rows past the last key are read as the last, and their scores are never used
-            const int seeing = causal ? std::max(0, (tile + i - first) / kPanel) : 0;  // earlier panels see none of these keys
-            for (int p = seeing; p < panels; ++p)
-                score_tile<dim>(row, row + std::min(1, rest) * dim, row + std::min(2, rest) * dim, row + std::min(3, rest) * dim,
-                                s.queries[p], s.weights[p] + i * kPanel);
+    for (int tile = 0; tile < last; tile += kKeys)
+        for (int at = 0; at < count; at += kPanel) {
+            const int queries = std::min(kPanel, count - at), query = first + at;
+            const int keys = std::min(std::min(kKeys, last - tile), causal ? query + queries - tile : kKeys);
+            if (keys <= 0) continue;
+            const auto run = queries > 2 * kLanes ? panel<dim, 3> : queries > kLanes ? panel<dim, 2> : panel<dim, 1>;
+            run(k + static_cast<long>(tile) * dim, v + static_cast<long>(tile) * dim, keys, queries, query, tile, causal, first, s);
         }
-        for (int p = 0; p < panels; ++p) {
-            const int query = first + p * kPanel;
-            const int seen = causal ? std::min(keys, query + kPanel - tile) : keys;
-            if (seen <= 0) continue;
-            if (causal && tile + seen > query + 1) mask_panel(s.weights[p], seen, tile, query);
-            softmax_panel(s.weights[p], seen, s.top + p * kPanel, s.sum + p * kPanel, s.decay + p * kPanel);
-        }
-        for (int row = 0; row < count; row += kRows) {
-            const int seen = causal ? std::min(keys, first + row + kRows - tile) : keys;
-            if (seen <= 0) continue;
-            output_rows<dim>(s.weights[row / kPanel] + row % kPanel, v + static_cast<long>(tile) * dim, seen, s.decay + row, s.out + row * dim);
-        }
-    }
     for (int i = 0; i < count; ++i) {
         const float share = s.sum[i] > 0.0f ? 1.0f / s.sum[i] : 0.0f;  // a query that sees no key answers 0
-        for (int d = 0; d < dim; ++d) out[(first + i) * dim + d] = s.out[i * dim + d] * share;
+        for (int d = 0; d < dim; ++d) out[static_cast<long>(first + i) * dim + d] = s.out[i * dim + d] * share;
     }
 }
 
@@ -202,7 +218,7 @@ extern "C" void attention_forward(const float* q, const float* k, const float* v
     const int blocks = (seq + kQueries - 1) / kQueries;
 #pragma omp parallel num_threads(threads)
     {
-        const std::unique_ptr<Scratch> scratch(new Scratch);
+        const std::unique_ptr<Scratch> scratch(new Scratch());
 #pragma omp for schedule(dynamic)
         for (int task = 0; task < heads * blocks; ++task) {
             const long head = static_cast<long>(task / blocks) * seq * dim;

@@ -44,11 +44,13 @@ def library_cache(tmp_path_factory):
         yield
 
 
-def attention_from(source: str, folder: Path):
-    """The lab's binding with this kernel beside it."""
+def attention_from(source: str, folder: Path, *flags: str):
+    """The lab's binding with this kernel beside it, compiled with these flags as well."""
     shutil.copy(LAB / "attention.py", folder)
     (folder / "attention.cpp").write_text(source)
-    return load_module(folder / "attention.py", "attention").load("cpu")
+    binding = load_module(folder / "attention.py", "attention")
+    binding.CPU_COMPILER = [*binding.CPU_COMPILER, *flags]
+    return binding.load("cpu")
 
 
 def calls(judge, *, seed):
@@ -65,9 +67,10 @@ def calls(judge, *, seed):
 
 
 @needs_compiler
+@pytest.mark.parametrize("flags", [[], ["-mno-avx512f"]], ids=["native", "avx2"])
 @pytest.mark.parametrize("folder", [LAB, SOLUTION, *VARIANTS], ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_every_right_kernel_is_accepted(folder, judge, reference, tmp_path):
-    attention = attention_from((folder / "attention.cpp").read_text(), tmp_path)
+def test_every_right_kernel_is_accepted(folder, flags, judge, reference, tmp_path):
+    attention = attention_from((folder / "attention.cpp").read_text(), tmp_path, *flags)
     for case, inputs in calls(judge, seed=3):
         assert judge.judge(case, inputs, [attention(*inputs)], [reference(*inputs)], SETTINGS) is None
 

@@ -1,4 +1,4 @@
-// No intrinsics: the compiler's vector types, K packed once a head, online softmax over tiles of 96 keys.
+// No intrinsics: the compiler's vector types, K packed once a head, online softmax over tiles of 192 keys.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -7,16 +7,32 @@
 
 namespace {
 
-typedef float vec __attribute__((vector_size(32)));
-typedef float loose __attribute__((vector_size(32), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+constexpr int kLanes = 16, kVectors = 4;
+#else
+constexpr int kLanes = 8, kVectors = 2;
+#endif
+constexpr int kBlock = 96, kWide = kVectors * kLanes, kTile = 192, kHigh = 6;
 
-constexpr int kBlock = 96, kTile = 96, kWide = 16, kHigh = 6;
+typedef float vec __attribute__((vector_size(4 * kLanes)));
+typedef float loose __attribute__((vector_size(4 * kLanes), aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(4 * kLanes)));
 
 inline vec load(const float* p) { return *reinterpret_cast<const loose*>(p); }
 inline void store(float* p, vec x) { *reinterpret_cast<loose*>(p) = x; }
-inline vec all(float x) { return vec{x, x, x, x, x, x, x, x}; }
+inline vec all(float x) { return x - vec{}; }
 inline vec larger(vec a, vec b) { return a > b ? a : b; }
+
+// All lanes combined into one: every step combines each with the one `step` further on.
+template <int step = kLanes / 2, typename Combine>
+inline float across(vec x, Combine combine) {
+    if constexpr (step > 0) {
+        ivec other;
+        for (int i = 0; i < kLanes; ++i) other[i] = (i + step) % kLanes;
+        return across<step / 2>(combine(x, __builtin_shuffle(x, other)), combine);
+    }
+    return x[0];
+}
 
 // e^x for x <= 0, and 0 from -87 down, after Cody and Waite: x = n ln 2 + r, Taylor to the sixth power in r.
 inline vec exponential(vec x) {
@@ -45,56 +61,51 @@ void pack(const float* k, int seq, float* packed) {
         }
 }
 
-// c[6][16] (+)= a . b, a(i, step) read through strides, b rows `wide` floats apart.
-template <int steps_or_zero>
-inline void multiply(const float* a, long a_row, long a_step, const float* b, long b_step, int steps, vec (&c)[kHigh][2]) {
-    const int n = steps_or_zero ? steps_or_zero : steps;
-    vec c00 = c[0][0], c01 = c[0][1], c10 = c[1][0], c11 = c[1][1], c20 = c[2][0], c21 = c[2][1];
-    vec c30 = c[3][0], c31 = c[3][1], c40 = c[4][0], c41 = c[4][1], c50 = c[5][0], c51 = c[5][1];
+typedef vec Sums[kHigh][kVectors];
+
+// c[6][kWide] += a . b: rows of a are `a_row` floats apart, those of b `b_row`.
+inline void multiply(const float* a, long a_row, const float* b, long b_row, int steps, Sums& c) {
 #pragma GCC unroll 2
-    for (int s = 0; s < n; ++s, a += a_step, b += b_step) {
-        const vec x = load(b), y = load(b + 8);
-        vec t = all(a[0]);
-        c00 += t * x, c01 += t * y;
-        t = all(a[a_row]);
-        c10 += t * x, c11 += t * y;
-        t = all(a[2 * a_row]);
-        c20 += t * x, c21 += t * y;
-        t = all(a[3 * a_row]);
-        c30 += t * x, c31 += t * y;
-        t = all(a[4 * a_row]);
-        c40 += t * x, c41 += t * y;
-        t = all(a[5 * a_row]);
-        c50 += t * x, c51 += t * y;
+    for (int s = 0; s < steps; ++s, ++a, b += b_row) {
+        vec x[kVectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) x[j] = load(b + j * kLanes);
+#pragma GCC unroll 6
+        for (int i = 0; i < kHigh; ++i)
+#pragma GCC unroll 4
+            for (int j = 0; j < kVectors; ++j) c[i][j] += a[i * a_row] * x[j];
     }
-    c[0][0] = c00, c[0][1] = c01, c[1][0] = c10, c[1][1] = c11, c[2][0] = c20, c[2][1] = c21;
-    c[3][0] = c30, c[3][1] = c31, c[4][0] = c40, c[4][1] = c41, c[5][0] = c50, c[5][1] = c51;
+}
+
+inline void put(const Sums& c, float* to, long row) {
+#pragma GCC unroll 6
+    for (int i = 0; i < kHigh; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) store(to + i * row + j * kLanes, c[i][j]);
 }
 
 struct alignas(64) Scratch {
     float q[kBlock][128];
-    float s[kBlock][kTile];
+    float s[kHigh][kTile];
     float o[kBlock][128];
     float top[kBlock], sum[kBlock], decay[kBlock];
 };
 
 // Row `row` of the block: scores to weights. `own` keys of the tile are visible to it, `width` are used by its group.
 void softmax_row(Scratch& b, int row, int own, int width) {
-    float* s = b.s[row];
-    const int end = (width + 7) / 8 * 8;
+    float* s = b.s[row % kHigh];
+    const int end = (width + kLanes - 1) / kLanes * kLanes;
     for (int j = std::max(own, 0); j < end; ++j) s[j] = -INFINITY;
     vec m = all(b.top[row]);
-    for (int j = 0; j < end; j += 8) m = larger(m, load(s + j));
-    float top = m[0];
-    for (int j = 1; j < 8; ++j) top = std::max(top, m[j]);
+    for (int j = 0; j < end; j += kLanes) m = larger(m, load(s + j));
+    const float top = across(m, larger);
     vec total = all(0.0f);
-    for (int j = 0; j < end; j += 8) {
+    for (int j = 0; j < end; j += kLanes) {
         const vec w = exponential(load(s + j) - top);
         store(s + j, w);
         total += w;
     }
-    float sum = 0.0f;
-    for (int j = 0; j < 8; ++j) sum += total[j];
+    const float sum = across(total, [](vec a, vec b) { return a + b; });
     b.decay[row] = exponential(all(b.top[row] - top))[0];
     b.sum[row] = b.sum[row] * b.decay[row] + sum;
     b.top[row] = top;
@@ -116,18 +127,20 @@ void block(const float* q, const float* packed, const float* v, float* out, int 
             const int width = std::min(kTile, (causal ? std::min(last, first + i + kHigh) : last) - tile);
             if (width <= 0) continue;
             for (int j = 0; j < width; j += kWide) {
-                vec c[kHigh][2] = {};
-                multiply<dim>(b.q[i], 128, 1, packed + static_cast<long>(tile + j) * dim, kWide, dim, c);
-                for (int r = 0; r < kHigh; ++r) store(&b.s[i + r][j], c[r][0]), store(&b.s[i + r][j + 8], c[r][1]);
+                Sums c = {};
+                multiply(b.q[i], 128, packed + static_cast<long>(tile + j) * dim, kWide, dim, c);
+                put(c, &b.s[0][j], kTile);
             }
             for (int r = 0; r < kHigh; ++r)
                 softmax_row(b, i + r, std::min(width, (causal ? std::min(last, first + i + r + 1) : last) - tile), width);
             for (int d = 0; d < dim; d += kWide) {
-                vec c[kHigh][2];
+                Sums c;
+#pragma GCC unroll 6
                 for (int r = 0; r < kHigh; ++r)
-                    c[r][0] = load(&b.o[i + r][d]) * b.decay[i + r], c[r][1] = load(&b.o[i + r][d + 8]) * b.decay[i + r];
-                multiply<0>(b.s[i], kTile, 1, v + static_cast<long>(tile) * dim + d, dim, width, c);
-                for (int r = 0; r < kHigh; ++r) store(&b.o[i + r][d], c[r][0]), store(&b.o[i + r][d + 8], c[r][1]);
+#pragma GCC unroll 4
+                    for (int j = 0; j < kVectors; ++j) c[r][j] = load(&b.o[i + r][d + j * kLanes]) * b.decay[i + r];
+                multiply(b.s[0], kTile, v + static_cast<long>(tile) * dim + d, dim, width, c);
+                put(c, &b.o[i][d], 128);
             }
         }
     }
