@@ -14,8 +14,8 @@ constexpr int kLanes = 16, kVectors = 4;
 constexpr int kLanes = 8, kVectors = 2;
 #endif
 constexpr int kPanel = kVectors * kLanes;  // keys, or columns of the output, side by side
-constexpr int kTile = 192;                 // keys a tile
-constexpr int kStrip = 384;                // queries a task
+constexpr int kTile = 384;                 // keys a tile
+constexpr int kStrip = 768;                // queries a task, a multiple of kRows
 constexpr int kRows = 6;
 
 typedef float Vec __attribute__((vector_size(4 * kLanes)));

@@ -1,4 +1,4 @@
-// No intrinsics: the compiler's vector types, K packed once a head, online softmax over tiles of 192 keys.
+// No intrinsics: the compiler's vector types, K packed, a head at a time, online softmax over tiles of 384 keys.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,7 +12,7 @@ constexpr int kLanes = 16, kVectors = 4;
 #else
 constexpr int kLanes = 8, kVectors = 2;
 #endif
-constexpr int kBlock = 96, kWide = kVectors * kLanes, kTile = 192, kHigh = 6;
+constexpr int kBlock = 96, kWide = kVectors * kLanes, kTile = 384, kHigh = 6;
 
 typedef float vec __attribute__((vector_size(4 * kLanes)));
 typedef float loose __attribute__((vector_size(4 * kLanes), aligned(4)));
@@ -152,19 +152,17 @@ void block(const float* q, const float* packed, const float* v, float* out, int 
 
 template <int dim>
 void run(const float* q, const float* k, const float* v, float* out, int heads, int seq, bool causal, int threads) {
-    const long padded = (seq + kWide - 1) / kWide * kWide;
-    std::vector<float> packed(heads * padded * dim);
-    const int blocks = (seq + kBlock - 1) / kBlock;
+    const int padded = (seq + kWide - 1) / kWide * kWide;
 #pragma omp parallel num_threads(threads)
     {
         std::vector<Scratch> scratch(1);
-#pragma omp for
-        for (int h = 0; h < heads; ++h) pack<dim>(k + static_cast<long>(h) * seq * dim, seq, packed.data() + h * padded * dim);
+        std::vector<float> packed(padded * dim);
 #pragma omp for schedule(dynamic)
-        for (int task = 0; task < heads * blocks; ++task) {
-            const int h = task / blocks, first = (blocks - 1 - task % blocks) * kBlock;
+        for (int h = 0; h < heads; ++h) {
             const long base = static_cast<long>(h) * seq * dim;
-            block<dim>(q + base, packed.data() + h * padded * dim, v + base, out + base, seq, first, causal, scratch[0]);
+            pack<dim>(k + base, seq, packed.data());
+            for (int first = 0; first < seq; first += kBlock)
+                block<dim>(q + base, packed.data(), v + base, out + base, seq, first, causal, scratch[0]);
         }
     }
 }
