@@ -342,13 +342,13 @@ def _affordable(
 
 def page(checks: list[dict[str, Any]]) -> str:
     """docs/measured/verdict_reliability.md from the state."""
-    days, machines = sorted({line["at"][:10] for line in checks}), sorted({line["machine"] for line in checks})
+    days, machines = sorted({line["at"][:10] for line in checks}), Counter(line["machine"] for line in checks)
     when = " to ".join(days[:1] + days[1:][-1:])
     out = [
         "# Whole checks of known speed",
         "",
         f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a line of verdict_reliability.jsonl.",
-        f"Machine: {'; '.join(machines)}.",
+        *(f"- {count} on: {name}" for name, count in machines.most_common()),
         "",
         "The level is the speed in multiples of what the lab asks for; how it is known is said at the top of the program.",
         "Loads are one process each: a loop, copies of 64 MB, writes with fsync; *quiet* is a virtual machine with nothing else of ours running.",

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 namespace {
@@ -15,7 +14,7 @@ constexpr int kLanes = 8, kVectors = 2;
 constexpr int kBlock = 96, kWide = kVectors * kLanes, kTile = 384, kHigh = 6;
 
 typedef float vec __attribute__((vector_size(4 * kLanes)));
-typedef float loose __attribute__((vector_size(4 * kLanes), aligned(4)));
+typedef float loose __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * kLanes)));
 
 inline vec load(const float* p) { return *reinterpret_cast<const loose*>(p); }
