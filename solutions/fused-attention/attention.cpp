@@ -19,6 +19,7 @@ constexpr int kPanel = 3 * kLanes;  // queries whose scores with kKeysAtOnce key
 constexpr int kRows = 6;            // queries whose outputs in kColumns * kLanes columns are
 constexpr int kQueries = 96;        // queries a block
 constexpr int kKeys = 64;           // keys a tile: their scores with a panel stay in L1 until they are used
+static_assert(kQueries % kPanel == 0 && kPanel % kRows == 0, "a block is whole panels, a panel whole rows");
 constexpr float kLog2e = 1.4426950408889634f;
 
 typedef float Vec __attribute__((vector_size(4 * kLanes)));

@@ -315,6 +315,13 @@ def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
     assert work == pytest.approx([benchmark.WORK_FLOP["cuda"] / benchmark.LAUNCHES] * 8, rel=0.2)
 
 
+@needs_compiler
+def test_the_benchmark_hands_its_flags_to_the_compiler(tmp_path):
+    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    with pytest.raises(RuntimeError, match="no-such-instructions"):
+        benchmark.kernels("cpu", tmp_path, ("-mno-such-instructions",))
+
+
 def test_what_a_call_copies_is_no_part_of_its_launches_time(monkeypatch):
     benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
     monkeypatch.setattr(benchmark, "elapsed", lambda _side, call: 5.0 + (len(call[4]) if len(call) == 6 else 0))

@@ -15,8 +15,9 @@ constexpr int kLanes = 8, kVectors = 2;
 #endif
 constexpr int kPanel = kVectors * kLanes;  // keys, or columns of the output, side by side
 constexpr int kTile = 384;                 // keys a tile
-constexpr int kStrip = 768;                // queries a task, a multiple of kRows
+constexpr int kStrip = 768;                // queries a task
 constexpr int kRows = 6;
+static_assert(kTile % kPanel == 0 && kStrip % kRows == 0, "the last panel and the last rows are written whole");
 
 typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float Loose __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));

@@ -12,6 +12,7 @@ constexpr int kLanes = 16, kVectors = 4;
 constexpr int kLanes = 8, kVectors = 2;
 #endif
 constexpr int kBlock = 96, kWide = kVectors * kLanes, kTile = 384, kHigh = 6;
+static_assert(kTile % kWide == 0 && kBlock % kHigh == 0, "the last of each is written whole");
 
 typedef float vec __attribute__((vector_size(4 * kLanes)));
 typedef float loose __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
