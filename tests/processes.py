@@ -1,10 +1,14 @@
-"""Processes seen from outside: whether one lives, which control groups were made, and waiting for what a busy machine does in its own time."""
+"""Processes seen from outside: whether one lives, which control groups were made, and waiting for what a busy machine does in its own time.
+And a further thread for this one."""
 
 from __future__ import annotations
 
+import _thread
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -35,3 +39,17 @@ def groups_left() -> list[Path]:
     """Control groups that this process made and has not removed."""
     parent = own_group()
     return list(parent.glob(f"bottleneck-lab-{os.getpid()}-*")) if parent else []
+
+
+@contextmanager
+def another_thread(*, known: bool = True) -> Iterator[None]:
+    """It waits while this is open. Python's own list of threads has it only if it is `known`; a library's threads are not."""
+    end = threading.Event()
+    if known:
+        threading.Thread(target=end.wait).start()
+    else:
+        _thread.start_new_thread(end.wait, ())
+    try:
+        yield
+    finally:
+        end.set()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from bottleneck_lab.trace.nsys_rows import Read
-from bottleneck_lab.trace.second_process import SecondProcess, Work, fork, spawn
+from bottleneck_lab.trace.second_process import Work, fork, spawn
 from bottleneck_lab.trace.sqlite_pages import Leaves
 
 _AT_WORK = 0
@@ -53,13 +53,8 @@ class Shared:
     def __init__(self, work: Work, path: Path) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _AT_WORK)
-        self._process = fork(work, self._file, str(path)) or self._spawned(work, path)
+        self._process = fork(work, self._file, str(path)) or spawn(work, self._file, str(path))
         self._given: dict[Place, Read] | None = None
-
-    def _spawned(self, work: Work, path: Path) -> SecondProcess:
-        self._file.seek(0)  # a fork that was ended at once may have written
-        self._file.truncate()
-        return spawn(work, self._file, str(path))
 
     def given(self, place: Place) -> Read | None:
         """What the other process read there; None where this one is to read."""

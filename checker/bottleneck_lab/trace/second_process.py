@@ -33,13 +33,14 @@ class SecondProcess(Protocol):
 
 
 def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A copy of this process that does `work`; None where this process has other threads.
+    """A copy of this process that does `work`; None where this process has other threads, and then `shared` is as it was.
 
     NumPy's own threads do no harm: its library stops them before a fork, and starts them again when they are needed. So threads are counted afterwards.
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return None
     parent = os.getpid()
+    written = shared.tell()
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of this process may run in the copy
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which are looked for below
@@ -52,6 +53,8 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
         return process
     process.kill()
     process.wait()
+    shared.seek(written)  # it had begun, or was done already
+    shared.truncate()
     return None
 
 

@@ -2,10 +2,10 @@
 
 import gzip
 import json
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import Kind, halves, load, merge_ranks
+from bottleneck_lab.trace import Kind, halves, load, merge_ranks, second_process
 from bottleneck_lab.trace.json_stream import scan
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
+
+from ...processes import another_thread
 
 KERNEL = {
     "ph": "X",
@@ -264,30 +266,23 @@ def laid_out(events) -> bytes:
     return (LAID_OUT % ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)).encode()
 
 
-@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize(
+    "threads",
+    [nullcontext, another_thread, partial(another_thread, known=False)],
+    ids=["none", "one", "one Python does not know"],
+)
 def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
+    """Also where a process with threads was forked after all, and had written something when that was seen."""
     events = [
         {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i} for i, event in enumerate(EVENTS * 30)
     ]
     path = written(tmp_path, laid_out(events))
     handed_over = []
     monkeypatch.setattr(halves, "read_half", lambda *a, read=halves.read_half: (handed_over.append(1), read(*a))[1])
-    with other_threads(threads):
+    monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
+    with threads():
         assert same(halves.load_in_halves(path), alone(path))
     assert handed_over
-
-
-@contextmanager
-def other_threads(count: int):
-    """So many of them wait while this is open. With one, no process may be forked."""
-    end = Event()
-    threads = [Thread(target=end.wait) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    yield
-    end.set()
-    for thread in threads:
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from threading import Event, Thread
 
 import psutil
 import pytest
 
+from bottleneck_lab.trace import second_process
 from bottleneck_lab.trace.second_process import fork, spawn
 
-from ...processes import lives, soon
+from ...processes import another_thread, lives, soon
 
 ROOT = Path(__file__).parents[3]
 WAITS = """
@@ -69,26 +69,21 @@ def test_it_works_or_fails_in_a_process_of_its_own(importable, way):
 
 
 def test_a_process_with_threads_is_not_forked():
-    end = Event()
-    thread = Thread(target=end.wait)
-    thread.start()
-    with tempfile.TemporaryFile() as shared:
+    with tempfile.TemporaryFile() as shared, another_thread():
         assert fork(write, shared) is None
-    end.set()
-    thread.join()
 
 
-def test_threads_that_python_knows_nothing_of_are_seen(monkeypatch):
-    end = Event()
-    thread = Thread(target=end.wait)
-    thread.start()
-    monkeypatch.setattr("threading.active_count", lambda: 1)
+@pytest.mark.parametrize("outcome", ["beginning", "end"])
+def test_threads_that_python_knows_nothing_of_are_seen_and_what_was_begun_is_undone(monkeypatch, outcome):
+    if outcome == "end":  # the copy was faster than the look at the threads
+        monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
     before = set(psutil.Process().children())
-    with tempfile.TemporaryFile() as shared:
-        assert fork(write, shared) is None
+    with tempfile.TemporaryFile() as shared, another_thread(known=False):
+        shared.write(b"before ")
+        shared.flush()
+        assert fork(write, shared, "all") is None
+        assert shared.tell() == shared.seek(0, os.SEEK_END) == len(b"before ")
     assert set(psutil.Process().children()) == before
-    end.set()
-    thread.join()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
