@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bottleneck_lab.measure.accelerator import Accelerator
 from bottleneck_lab.measure.machine import loading_cores
-from bottleneck_lab.measure.wire import Arena, Channel, Kind, unpack_message
+from bottleneck_lab.measure.wire import Arena, Channel, unpack_message
 from bottleneck_lab.measure.worker import as_values, load_module
 
 
@@ -57,7 +57,7 @@ def train(options: argparse.Namespace) -> None:
     with profiling(options.trace, options.schedule) as step:
         accelerator = Accelerator(channel, Arena.attach(options.arena), torch.profiler.record_function, step)
         module.train(accelerator, options.photos, cache)
-    channel.send(Kind.DONE)
+    accelerator.finish()
 
 
 def calls(options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from typing import IO
 import psutil
 
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.measure.children import signals_held
 
 MARK = "BOTTLENECK_LAB_CAPTURE"
 """Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""
@@ -113,22 +114,24 @@ def run(request: Request, command: list[str], environment: Mapping[str, str] | N
     Raises UsageError for a program that does not exist, MachineError for one that cannot be run.
     """
     mark, began = secrets.token_hex(8), time.monotonic()
-    process = _start(request, command, {**request.environment, **(environment or {}), MARK: mark})
     tail = bytearray()
-    reader = threading.Thread(target=_forward, args=(process.stdout, request.sink, tail), daemon=True)
-    reader.start()
     timed_out = interrupted = False
-    try:
+    with signals_held() as release:
+        process = _start(request, command, {**request.environment, **(environment or {}), MARK: mark})
+        reader = threading.Thread(target=_forward, args=(process.stdout, request.sink, tail), daemon=True)
         try:
-            process.wait(request.limit_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            _stop(process)
-        except KeyboardInterrupt:
-            interrupted = True
-            _stop(process)
-    finally:
-        end_ours(process, mark)
+            reader.start()
+            try:
+                release()
+                process.wait(request.limit_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                _stop(process)
+            except KeyboardInterrupt:
+                interrupted = True
+                _stop(process)
+        finally:
+            end_ours(process, mark)
     reader.join(5)
     seconds = time.monotonic() - began
     return Ended(process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace"))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,17 +19,16 @@ from bottleneck_lab.capture.emulated import add_device_rows
 from bottleneck_lab.catalog import Device, Lab, hash_files
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.measure import feed
-from bottleneck_lab.measure.accelerator import SLOTS
+from bottleneck_lab.measure.accelerator import BYTES_PER_IMAGE, SLOTS
 from bottleneck_lab.measure.accelerators import A100
+from bottleneck_lab.measure.children import OnLine, stream
 from bottleneck_lab.measure.context import Context, Progress
-from bottleneck_lab.measure.device import BYTES_PER_IMAGE
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.submission import collect
 from bottleneck_lab.measure.wire import Arena, Kind, WireError, pack
 
-OnLine = Callable[[str], object]
 TRACE = "trace.json.gz"
 PROFILED_BATCHES = 12
 """Batches of the epoch that is profiled; the schedule below lies within it."""
@@ -58,7 +53,7 @@ def run_workload(
         command = [sys.executable, "-u", str(workspace / lab.spec.entry)]
         if lab.spec.measure == "ranks":
             command[2:2] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu"]
-        return _stream(command, workspace, janitor, on_line, {"LAB_PHOTOS": str(data), "LAB_DEVICE": device})
+        return stream(command, workspace, janitor, on_line, {"LAB_PHOTOS": str(data), "LAB_DEVICE": device})
 
 
 def _context(lab: Lab, device: Device, workspace: Path, data: Path, home: Path, janitor: Janitor) -> Context:
@@ -158,47 +153,13 @@ def _run_calls(context: Context, options: list[str], on_line: OnLine) -> int:
         values = judge.make_inputs(rng, case, context.data, context.settings)
         (folder / f"{call}.call").write_bytes(pack(Kind.CALL, values))
     command = child_command("calls", context, [*options, "--inputs", str(folder), "--device", context.device])
-    return _stream(command, context.workspace, context.janitor, on_line, {})
+    return stream(command, context.workspace, context.janitor, on_line, {})
 
 
 def child_command(mode: str, context: Context, options: list[str]) -> list[str]:
     """The command line of the child that runs the learner's code."""
     entry = context.workspace / context.lab.spec.entry
     return [sys.executable, "-u", "-m", "bottleneck_lab.capture.child", mode, "--entry", str(entry), *options]
-
-
-def _stream(
-    command: list[str],
-    folder: Path,
-    janitor: Janitor,
-    on_line: OnLine,
-    extra: dict[str, str],
-    fds: tuple[int, ...] = (),
-) -> int:
-    """Runs a command in its own session, its output line by line; nothing in its process group outlives this call."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, **extra},
-        start_new_session=True,
-        pass_fds=fds,
-    )
-    janitor.follow(process.pid)
-    try:
-        with process:
-            for line in process.stdout or ():
-                on_line(line)
-        return process.wait()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        janitor.forget(process.pid)
 
 
 @dataclass
@@ -222,7 +183,7 @@ class FedWorkload:
             self.step_s = float(context.settings.get("device_share", 0.4)) * feed.calibrate(context, count) * run.batch
         arena = Arena.create(SLOTS * run.batch * BYTES_PER_IMAGE)
         device, channel, theirs = feed.start_device(context, arena, self.step_s, run.batch)
-        server = threading.Thread(target=_serve, args=(channel, run, count, self.batches), daemon=True)
+        server = threading.Thread(target=_serve, args=(channel, run, count, self.batches, self.on_line), daemon=True)
         try:
             self.step_s = feed.device_step_s(channel, float(context.settings.get("start_s", 240)))
             server.start()
@@ -242,7 +203,7 @@ class FedWorkload:
         context = self.context
         places = ["--socket", str(socket), "--arena", str(arena), "--photos", str(context.data)]
         command = child_command("train", context, [*self.options, *places])
-        return _stream(command, context.workspace, context.janitor, self.on_line, {}, (socket, arena))
+        return stream(command, context.workspace, context.janitor, self.on_line, {}, (socket, arena))
 
 
 def _rate(run: feed.Run, step_s: float) -> str:
@@ -250,8 +211,8 @@ def _rate(run: feed.Run, step_s: float) -> str:
     return f"{run.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
 
 
-def _serve(channel: Any, run: feed.Run, count: int, batches: int) -> None:
-    """Hands out a short warm-up and one epoch to a script that is only run or profiled."""
+def _serve(channel: Any, run: feed.Run, count: int, batches: int, on_line: OnLine) -> None:
+    """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why where the device takes no more from it."""
     rng = np.random.default_rng(0)
     with contextlib.suppress(WireError):
         while True:
@@ -261,3 +222,5 @@ def _serve(channel: Any, run: feed.Run, count: int, batches: int) -> None:
             elif kind is Kind.EPOCH:
                 epoch = feed.plan_epoch(rng, run, count, [feed.WARM_UP_BATCHES, batches])
                 channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
+            elif kind is Kind.BROKEN:
+                on_line(f"The device was sent what is no training step ({values[0]}) and takes no more.\n")

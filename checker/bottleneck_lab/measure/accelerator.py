@@ -16,6 +16,9 @@ from bottleneck_lab.measure.wire import Arena, Channel, Kind, Malformed
 
 SLOTS = 3
 """Batches the device holds at once: one running and two waiting."""
+IMAGE_SHAPE = (3, 224, 224)
+BYTES_PER_IMAGE = 3 * 224 * 224 * 4
+"""Of the larger type that the device takes, float32."""
 
 Range = Callable[[str], contextlib.AbstractContextManager[Any]]
 
@@ -35,13 +38,14 @@ class Accelerator:
     def __init__(
         self,
         channel: Channel,
-        arena: Arena | None,
+        arena: Arena,
         range_: Range | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.channel = channel
         self._arena = arena
         self._free = list(range(SLOTS))
+        self._batch = arena.size // SLOTS // BYTES_PER_IMAGE
         self._range: Range = range_ or (lambda _: contextlib.nullcontext())
         self._on_step = on_step or (lambda: None)
 
@@ -61,10 +65,11 @@ class Accelerator:
     def step(self, images: Any, labels: Any) -> None:
         """Queues one training step on a batch and returns, like a kernel launch; waits only while the queue is full.
 
-        `images`: N×3×224×224, uint8 RGB or float32 normalised; `labels`: N integers. Tensors or arrays, on the host.
+        `images`: N×3×224×224, uint8 RGB or float32 normalised; `labels`: N integers. Tensors or arrays, on the host. Raises ValueError for anything else.
         """
         with self._range("h2d"):
             images, labels = np.asarray(images), np.asarray(labels, dtype=np.int64)
+            self._require_batch(images, labels)
             slot = self._slot()
             self._write(slot, images)
         with self._range("step"):
@@ -77,14 +82,29 @@ class Accelerator:
             self.channel.send(Kind.SYNC)
             self._receive(Kind.SYNC)
 
+    def finish(self) -> None:
+        """Says that training has returned, once every queued step has run and is on record."""
+        self.synchronize()
+        self.channel.send(Kind.DONE)
+
+    def _require_batch(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
+        if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
+            raise ValueError(
+                f"the device takes images of N×3×224×224, uint8 or float32; these are {'×'.join(map(str, images.shape))}, {images.dtype}"
+            )
+        if not 1 <= len(images) <= self._batch:
+            raise ValueError(f"the device takes batches of 1 to {self._batch} images; this one has {len(images)}")
+        if labels.shape != (len(images),):
+            raise ValueError(
+                f"{len(images)} images need as many labels, in one dimension; these have shape {labels.shape}"
+            )
+
     def _slot(self) -> int:
         while not self._free:
             self._receive(Kind.SLOT)
         return self._free.pop()
 
     def _write(self, slot: int, images: np.ndarray[Any, Any]) -> None:
-        if self._arena is None or images.nbytes > self._arena.size // SLOTS:
-            raise ValueError(f"a batch of {images.nbytes} bytes does not fit the device's queue")
         self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[...] = images
 
     def _receive(self, wanted: Kind) -> list[Any]:

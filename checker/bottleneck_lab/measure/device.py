@@ -19,13 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bottleneck_lab.measure.accelerator import SLOTS
+from bottleneck_lab.measure.accelerator import IMAGE_SHAPE, SLOTS
 from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, Malformed, Value, WireError
 
-IMAGE_SHAPE = (3, 224, 224)
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
-BYTES_PER_IMAGE = 3 * 224 * 224 * 4
-"""Of the larger type that the device takes, float32."""
 MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
 STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
 
@@ -165,6 +162,8 @@ class Device:
                 elif trouble := self._from_host():
                     poll.unregister(self.host.sock)
                     self.verifier.send(*trouble)
+                    with contextlib.suppress(OSError):  # it has gone already
+                        self.host.sock.shutdown(socket.SHUT_RDWR)
             self._advance()
 
     def _from_verifier(self) -> None:

@@ -35,10 +35,10 @@ from bottleneck_lab.grading.criteria import (
 )
 from bottleneck_lab.grading.sequential import BLOCKS, Decision, State
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.measure.accelerator import SLOTS
+from bottleneck_lab.measure.accelerator import BYTES_PER_IMAGE, SLOTS
 from bottleneck_lab.measure.accelerators import A100
 from bottleneck_lab.measure.context import Context, Measured
-from bottleneck_lab.measure.device import BYTES_PER_IMAGE, MEAN, STD
+from bottleneck_lab.measure.device import MEAN, STD
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 from bottleneck_lab.measure.process import Limits, Worker

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +19,7 @@ import numpy as np
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.children import OnLine, stream
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.finding_answers import (
@@ -171,29 +170,16 @@ def _details(truth: Truth, captures: int) -> dict[str, Any]:
     }
 
 
-def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+def profile(context: Context, trace: Path, on_line: OnLine) -> int:
     """`lab profile`: runs the learner's script, whose own recording is what this kind of lab is about; its exit status.
 
     The trace that it writes is copied to `trace`. Raises UsageError for a script that runs but writes none, as the shipped one does.
     """
     written = context.workspace / "trace.json.gz"
     written.unlink(missing_ok=True)  # an older one is not what is asked for
-    with subprocess.Popen(
-        [sys.executable, "-u", str(context.workspace / context.lab.spec.entry)],
-        cwd=context.workspace,
-        env={**os.environ, "LAB_PHOTOS": str(context.data), "LAB_DEVICE": context.device},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        context.janitor.follow(process.pid)
-        for line in process.stdout or ():
-            on_line(line)
-        status = process.wait()
-    context.janitor.forget(process.pid)
+    command = [sys.executable, "-u", str(context.workspace / context.lab.spec.entry)]
+    environment = {"LAB_PHOTOS": str(context.data), "LAB_DEVICE": context.device}
+    status = stream(command, context.workspace, context.janitor, on_line, environment)
     if status == 0 and not written.is_file():
         raise UsageError(
             f"{context.lab.spec.entry} ran to its end, but recorded nothing: there is no trace.",

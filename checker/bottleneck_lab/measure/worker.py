@@ -96,7 +96,7 @@ def train(accelerator: Accelerator, entry: Path, photos: Path, cache: Path) -> N
         module.prepare(photos, cache)
     accelerator.channel.send(Kind.READY)
     module.train(accelerator, photos, cache)
-    accelerator.channel.send(Kind.DONE)
+    accelerator.finish()
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--threads-only", action="store_true")
     parser.add_argument("--photos", type=Path, default=Path("/nonexistent"))
     options = parser.parse_args()
-    arena = Arena.attach(options.arena) if options.arena >= 0 else None
+    arena = Arena.attach(options.arena)
     channel = Channel(socket.socket(fileno=options.socket), None if options.mode == "train" else arena, reads_half=0)
     try:
         if options.mode == "calls":

@@ -6,13 +6,13 @@ would have run on the GPUs and links of the cost table. The clock, the link and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.scaling import Sweep
-    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.children import OnLine
+from bottleneck_lab.measure.context import Context, Measured
 
 
 def measure(context: Context) -> Measured:
@@ -26,7 +26,7 @@ def measure(context: Context) -> Measured:
     return measure_virtual(context)
 
 
-def profile(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+def profile(context: Context, trace: Path, on_line: OnLine) -> int:
     """Captures the workspace's script on the context's device: one trace a rank, rank 0 in `trace`. Returns 0, or 1 when the script failed."""
     if context.device == "cuda":
         from bottleneck_lab.measure.ranks.cuda import profile_cuda

@@ -13,7 +13,6 @@ import select
 import socket
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.criteria import grade_check, grade_value
+from bottleneck_lab.measure.children import OnLine
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.janitor import Janitor
@@ -295,7 +295,7 @@ def _last_words(worker: Worker) -> str:
     return said.group(1) if said else ""
 
 
-def profile_cuda(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+def profile_cuda(context: Context, trace: Path, on_line: OnLine) -> int:
     """The script on all GPUs under torch.profiler, one trace a rank. Returns 1 when it failed."""
     costs, world = load_costs(context.lab.path), min(gpu_count(), 8)
     scratch = context.janitor.folder / "profile"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.scaling import Sweep
+from bottleneck_lab.measure.children import OnLine
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.ranks.costs import CostTable, load_costs, load_fabric
@@ -167,7 +167,7 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     ]
 
 
-def profile_virtual(context: Context, trace: Path, on_line: Callable[[str], object]) -> int:
+def profile_virtual(context: Context, trace: Path, on_line: OnLine) -> int:
     """One emulated run on many ranks, written as one trace a rank."""
     secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
     try:

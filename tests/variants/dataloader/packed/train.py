@@ -60,7 +60,6 @@ def train(accelerator, photos, cache):
         sampler.set_epoch(epoch)
         for images, labels in recipe.batches(loader):
             accelerator.step(images, labels)
-    accelerator.synchronize()
 
 
 if __name__ == "__main__":

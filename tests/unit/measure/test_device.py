@@ -1,0 +1,76 @@
+"""A script's device: what it takes, what it puts on record, and how it tells a script that it takes no more."""
+
+import contextlib
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.measure.accelerator import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
+from bottleneck_lab.measure.device import Device, EmulatedEngine
+from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind
+
+BATCH = 2
+IMAGES = np.zeros((BATCH, *IMAGE_SHAPE), np.uint8)
+
+
+@contextlib.contextmanager
+def a_device(step_s: float):
+    """A script's accelerator, and the verifier's channel to the device at its other end."""
+    ours, theirs = Channel.pair()
+    host, script = Channel.pair()
+    arena = Arena.create(SLOTS * BATCH * BYTES_PER_IMAGE)
+    device = Device(Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), BATCH)
+
+    def serve():
+        with contextlib.suppress(Closed):
+            device.run()
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield Accelerator(Channel(script), arena), Channel(ours)
+    finally:
+        ours.close()
+        thread.join()
+        for end in (theirs, host, script):
+            end.close()
+        arena.close()
+
+
+def test_every_step_is_on_record_before_training_counts_as_done():
+    """Also where a script returns as soon as its last batch is queued."""
+    with a_device(step_s=0.05) as (accelerator, verifier):
+        for _ in range(SLOTS):
+            accelerator.step(IMAGES, range(BATCH))
+        accelerator.finish()
+        heard = [verifier.receive(10)[0] for _ in range(SLOTS + 1)]
+    assert heard == [Kind.RECORD] * SLOTS + [Kind.DONE]
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        (np.zeros((BATCH + 1, *IMAGE_SHAPE), np.uint8), range(BATCH + 1), "batches of 1 to 2 images; this one has 3"),
+        (IMAGES[:0], [], "this one has 0"),
+        (IMAGES, np.zeros((BATCH, 1)), r"as many labels, in one dimension; these have shape \(2, 1\)"),
+        (IMAGES.astype(np.int8), range(BATCH), "these are 2×3×224×224, int8"),
+        (IMAGES.transpose(0, 2, 3, 1), range(BATCH), "these are 2×224×224×3, uint8"),
+    ],
+    ids=["too many", "none", "labels", "type", "layout"],
+)
+def test_a_step_that_the_device_does_not_take_is_refused_where_it_is_made(images, labels, words):
+    with a_device(step_s=0) as (accelerator, verifier):
+        with pytest.raises(ValueError, match=words):
+            accelerator.step(images, labels)
+        accelerator.step(IMAGES, range(BATCH))  # nothing is lost by it
+        accelerator.finish()
+        assert [verifier.receive(10)[0] for _ in range(2)] == [Kind.RECORD, Kind.DONE]
+
+
+def test_a_script_that_sent_what_is_no_step_does_not_wait_for_ever():
+    with a_device(step_s=0) as (accelerator, verifier):
+        accelerator.channel.send(Kind.STEP, 0, "float64", 1, np.array([0]))
+        assert verifier.receive(10)[0] is Kind.BROKEN
+        with pytest.raises(Closed):
+            accelerator.synchronize()
