@@ -249,6 +249,19 @@ class TestBadInput:
         assert done.returncode == 4
         assert "not on this machine yet" in done.stderr
         assert "lab data" in done.stderr
+        manifest = learner.home / "datasets" / "photos" / "manifest.json"
+        manifest.parent.mkdir(parents=True)
+        for text in ('{"complete": false, "photos": []}', "{", "[]"):
+            manifest.write_text(text)
+            done = learner.lab("check", at=place)
+            assert (done.returncode, "is not complete. `lab data` goes on" in " ".join(done.stderr.split())) == (
+                4,
+                True,
+            ), done.stderr
+            assert (
+                "✗ photos" in " ".join(learner.lab("doctor").stdout.split())
+                or "not made yet, or not to the end" in learner.lab("doctor").stdout
+            )
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
         content = tmp_path / "content"

@@ -23,6 +23,7 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.cgroup import own_group
 from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home
 
 Need = Literal["required", "recommended", "optional"]
@@ -292,7 +293,6 @@ def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy
 
 
 def _data() -> list[Finding]:
-    root = dataset_root("photos")
-    there = (root / "manifest.json").is_file()
-    found = str(root) if there else "not made yet"
-    return [Finding("photos", there, found, "the labs on images", "recommended", "" if there else "lab data")]
+    made = is_made("photos")
+    found = str(dataset_root("photos")) if made else "not made yet, or not to the end"
+    return [Finding("photos", made, found, "the labs on images", "recommended", "" if made else "lab data")]

@@ -21,11 +21,22 @@ Report = Callable[[int, int], None]
 """Called with how many files are done, of how many."""
 
 
+def is_made(name: str) -> bool:
+    """Whether the data set `name` is whole: its manifest says that it is not while it is made, and where that was interrupted."""
+    with suppress(OSError, ValueError, AttributeError):
+        return json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
+    return False
+
+
 def require_dataset(name: str) -> Path:
-    """The folder of the data set `name`. Raises MachineError when it has not been made."""
+    """The folder of the data set `name`. Raises MachineError when it has not been made, or not to the end."""
     root = dataset_root(name)
-    if (root / "manifest.json").is_file():
+    if is_made(name):
         return root
+    if (root / "manifest.json").is_file():
+        raise MachineError(
+            f"The data set '{name}' in {root} is not complete.", "`lab data` goes on with it; or wait until it has."
+        )
     raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` makes it.")
 
 
