@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,25 +122,23 @@ def _profile_program(
     from bottleneck_lab.errors import ExitCode
 
     locate_tool(tool)
-    final = out.expanduser().absolute() if out else _next_folder(Path.cwd() / "captures", tool)
-    _require_new(final)
-    unfinished = final.with_name(f".running-{final.name}")
     pipe = (sys.stderr if json else sys.stdout).buffer
 
     def forward(output: bytes) -> None:
         pipe.write(output)
         pipe.flush()
 
-    request = Request(
-        program,
-        Path.cwd(),
-        unfinished,
-        limit_s=limit_s,
-        options=options,
-        sink=forward,
-        announce=lambda line: note(f"$ {line}"),
-    )
-    captured, timeline = _fill(request, tool, final)
+    with _folders(out, tool) as (final, unfinished):
+        request = Request(
+            program,
+            Path.cwd(),
+            unfinished,
+            limit_s=limit_s,
+            options=options,
+            sink=forward,
+            announce=lambda line: note(f"$ {line}"),
+        )
+        captured, timeline = _fill(request, tool, final)
     _show(captured, timeline, tool, final, json=json)
     if captured.ended.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -146,42 +146,46 @@ def _profile_program(
         raise typer.Exit(ExitCode.FAIL)
 
 
-def _next_folder(parent: Path, tool: str) -> Path:
-    from bottleneck_lab.workspace.folder import numbered
-
-    return parent / f"{1 + max((number for number, _ in numbered(parent)), default=0):04}-{tool}"
-
-
-def _require_new(folder: Path) -> None:
+@contextmanager
+def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
+    """What the capture is to be called, and the unfinished folder in which it is made. What fails leaves nothing."""
     from bottleneck_lab.errors import UsageError
+    from bottleneck_lab.workspace.captures import held, new_folder
+    from bottleneck_lab.workspace.folder import UNFINISHED
 
-    if folder.exists():
-        raise UsageError(f"{folder} exists already.", "Name a folder that does not exist yet with --out.")
+    final = out.expanduser().absolute() if out else None
+    parent = final.parent if final else Path.cwd() / "captures"
+    made_parent = not parent.exists()
+    try:
+        if final is None:
+            with new_folder(parent, tool) as folders:
+                yield folders
+            return
+        with held(parent / f"{UNFINISHED}{final.name}") as unfinished:
+            if unfinished is None or final.exists():
+                state = "exists already" if unfinished else "is being made by another command"
+                raise UsageError(f"{final} {state}.", "Name a folder that does not exist yet with --out.")
+            yield final, unfinished
+    finally:
+        if made_parent:
+            with suppress(OSError):  # there is a capture in it
+                parent.rmdir()
 
 
 def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
-    """Makes the capture in an unfinished folder, reads it, and only then gives it its name. What fails leaves nothing."""
+    """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
     from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, record
     from bottleneck_lab.commands.evidence import read_timeline
-    from bottleneck_lab.workspace.atomic import explained, publish, remove
+    from bottleneck_lab.workspace.atomic import publish
 
-    made_parent = not request.out.parent.exists()
-    with explained(request.out):
-        remove(request.out)
-        request.out.mkdir(parents=True)
-    try:
-        captured = record(tool, request)
-        describe(captured, tool, request.out, program=list(request.program))
-        timeline = None
-        if tool == "nsys":
-            timeline = _unless_empty(request.out, captured)
-        elif tool not in WITHOUT_TIMELINE:
-            timeline = read_timeline(request.out)
-        publish(request.out, final)
-    finally:
-        remove(request.out)
-        if made_parent and not any(request.out.parent.iterdir()):
-            request.out.parent.rmdir()
+    captured = record(tool, request)
+    describe(captured, tool, request.out, program=list(request.program))
+    timeline = None
+    if tool == "nsys":
+        timeline = _unless_empty(request.out, captured)
+    elif tool not in WITHOUT_TIMELINE:
+        timeline = read_timeline(request.out)
+    publish(request.out, final)
     return captured, timeline
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bottleneck_lab.errors import UsageError
@@ -28,6 +31,52 @@ def make_capture(workspace: Workspace, tool: str, fill: Callable[[Path], object]
     finally:
         remove(unfinished)
     return final
+
+
+@contextmanager
+def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
+    """For a capture outside a workspace: its name, the next `parent/NNNN-<tool>`, and the empty folder in which it is made. Both are this process's alone."""
+    number = 0
+    while True:
+        number = 1 + max([number, *(taken for taken, _ in numbered(parent))])
+        with held(parent / f"{UNFINISHED}{number:04}") as unfinished:
+            if unfinished and number not in [taken for taken, _ in numbered(parent)]:
+                yield parent / f"{number:04}-{tool}", unfinished
+                return
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[Path | None]:
+    """Makes `folder`, or empties what a killed process left of it, and removes it at the end; None while another process holds it."""
+    descriptor = _hold(folder)
+    if descriptor is None:
+        yield None
+        return
+    try:
+        with explained(folder):
+            for path in folder.iterdir():
+                remove(path)
+        yield folder
+    finally:
+        remove(folder)
+        os.close(descriptor)
+
+
+def _hold(folder: Path) -> int | None:
+    """A descriptor that holds the lock of the folder; None where another process has it."""
+    while True:
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor
+        os.close(descriptor)  # its holder has published or removed it meanwhile
 
 
 def find_capture(workspace: Workspace, which: str | None = None) -> Path:
