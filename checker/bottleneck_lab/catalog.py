@@ -133,6 +133,10 @@ class Lab(msgspec.Struct, frozen=True):
             }
         )
 
+    def code_hash(self, folder: Path) -> str:
+        """SHA-256 over the editable files as they are in `folder`; those that are missing do not count."""
+        return hash_files({name: folder / name for name in self.spec.editable if (folder / name).is_file()})
+
 
 def files_below(root: Path) -> list[Path]:
     """Regular files below `root`, sorted; caches and hidden files left out. A missing folder has none."""

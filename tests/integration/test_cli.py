@@ -23,6 +23,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from bottleneck_lab.catalog import hash_files
 from bottleneck_lab.cli import app
 
 from ..processes import lives, soon
@@ -237,6 +238,26 @@ class TestBadInput:
             assert done.returncode == 2
             assert re.search(r"diagnosis\.toml is not valid TOML: .*line 2, column 8", done.stderr)
 
+    def test_a_capture_is_of_the_code_that_was_run_also_where_that_is_edited_meanwhile(self, learner):
+        place = learner.start()
+        edits = "from pathlib import Path\nPath(__file__).write_text('edited = True\\n')\n"
+        work = place / "work.py"
+        work.write_text(work.read_text() + edits)
+        run = hash_files({"work.py": work})
+        assert learner.lab("profile", at=place).returncode == 0
+        assert work.read_text() == "edited = True\n"
+        (description,) = place.rglob("capture.json")
+        assert json.loads(description.read_text())["code"] == run
+
+    def test_a_step_that_is_none_ends_a_run_and_is_said(self, tmp_path):
+        exploits = Path(__file__).parents[1] / "exploits"
+        learner = Learner(tmp_path, exploits / "content")
+        place = learner.start("feeder", "place")
+        shutil.copy(exploits / "workspaces" / "feeder" / "step_of_another_type" / "train.py", place)
+        done = learner.lab("run", at=place)
+        assert done.returncode == 1
+        assert "The device was sent what is no training step" in done.stdout
+
     def test_a_missing_data_set(self, tmp_path):
         content = tmp_path / "content"
         shutil.copytree(MINI, content)
@@ -254,14 +275,9 @@ class TestBadInput:
         for text in ('{"complete": false, "photos": []}', "{", "[]"):
             manifest.write_text(text)
             done = learner.lab("check", at=place)
-            assert (done.returncode, "is not complete. `lab data` goes on" in " ".join(done.stderr.split())) == (
-                4,
-                True,
-            ), done.stderr
-            assert (
-                "✗ photos" in " ".join(learner.lab("doctor").stdout.split())
-                or "not made yet, or not to the end" in learner.lab("doctor").stdout
-            )
+            assert done.returncode == 4
+            assert "is not complete. → `lab data` goes on with it" in " ".join(done.stderr.split())
+            assert "not made yet, or not to the end" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
         content = tmp_path / "content"

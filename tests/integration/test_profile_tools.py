@@ -1,5 +1,6 @@
 """`lab profile -- program` and `lab monitor`, through the real `lab`, outside any workspace."""
 
+import gzip
 import json
 import os
 import shutil
@@ -178,6 +179,39 @@ def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(folder):
         assert running.wait(100) == 130
     assert "Where the time went" in rest
     assert "was interrupted" in rest
+
+
+def test_nohup_is_heeded(folder):
+    """Its program goes on when the terminal is closed, and so does the recording."""
+    (folder / "closed.py").write_text(NET + "import os, signal\nos.kill(os.getppid(), signal.SIGHUP)\n")
+    command = ["env", "--ignore-signal=HUP", *LAB, "profile", "--out", "mine", "--", sys.executable, "closed.py", "2"]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "mine" / "capture.json").is_file()
+
+
+FORKS = """
+import os, sys
+import torch
+if os.fork():
+    print("ended", os.waitstatus_to_exitcode(os.wait()[1]), os.listdir(".running-mine"))
+    torch.ones(3).sin()
+else:
+    torch.ones(3).cos()
+    print("copied")
+    sys.exit(5)
+"""
+
+
+def test_a_copy_that_the_program_makes_of_itself_has_no_part_in_the_recording(folder):
+    (folder / "forks.py").write_text(FORKS)
+    done = lab(folder, "profile", "--out", "mine", "--json", "--", sys.executable, "forks.py")
+    assert done.returncode == 0, done.stderr
+    assert "copied" in done.stderr
+    assert "ended 5 []" in done.stderr
+    events = json.loads(gzip.decompress((folder / "mine" / "trace.json.gz").read_bytes()))["traceEvents"]
+    names = {event.get("name") for event in events}
+    assert names & {"aten::sin", "aten::cos"} == {"aten::sin"}
 
 
 def test_monitor_gives_samples_as_json_and_to_prometheus(folder):

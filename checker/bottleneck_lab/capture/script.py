@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 NO_TORCH = "no torch"
 
@@ -117,8 +117,8 @@ def execute(program: list[str]) -> None:
 
 
 def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]) -> int:
-    """The program's exit status, and in `outcome` what came of it."""
-    status = 0
+    """The program's exit status, and in `outcome` what came of it. A copy of the program, made by `os.fork`, ends here: the recording is not its own."""
+    status, process = 0, os.getpid()
     with profiling(options) as steps:
         try:
             execute(program)
@@ -133,7 +133,16 @@ def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]
             _show(error)
         finally:
             outcome["steps"] = steps.count
+        if os.getpid() != process:
+            _end_copy(status)
     return status
+
+
+def _end_copy(status: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _show(error: BaseException) -> None:

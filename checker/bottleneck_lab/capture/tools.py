@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.recording import Captured, Options, Request
-from bottleneck_lab.catalog import Device, Lab, hash_files
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.context import Progress
@@ -110,10 +110,10 @@ def profile_with(
         ),
         announce=lambda line: progress(f"$ {line}", 0.2),
     )
+    code = lab.code_hash(workspace)  # of what is run: it may be edited meanwhile
     captured = record(tool, request)
     if tool not in WITHOUT_TIMELINE:
         _require_timeline(out / captured.files[0], tool)
-    code = hash_files({name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()})
     describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
     return out / captured.files[0]
 

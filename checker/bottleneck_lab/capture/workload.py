@@ -16,7 +16,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.scaling import Sweep
 from bottleneck_lab.capture.emulated import add_device_rows
-from bottleneck_lab.catalog import Device, Lab, hash_files
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.measure import feed
 from bottleneck_lab.measure.accelerator import BYTES_PER_IMAGE, SLOTS
@@ -101,6 +101,7 @@ def profile(
         from bottleneck_lab.capture.tools import profile_with
 
         return profile_with(lab, workspace, device, tool, data=data, out=out, progress=progress)
+    code = lab.code_hash(workspace)  # of what is run: it may be edited meanwhile
     lines: list[str] = []
     with Janitor() as janitor:
         context = _context(lab, device, workspace, data, home, janitor)
@@ -113,20 +114,19 @@ def profile(
             "Mend the error above; `lab run` runs the workload without a profiler.",
         )
     (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
-    write_description(lab, workspace, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz")))
+    write_description(lab, code, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz")))
     return out / TRACE
 
 
-def write_description(lab: Lab, workspace: Path, device: Device, tool: str, out: Path, files: list[str]) -> None:
+def write_description(lab: Lab, code: str, device: Device, tool: str, out: Path, files: list[str]) -> None:
     """Says in `capture.json` what was captured, of which code, where and when. No host name, no environment variables."""
-    code = {name: workspace / name for name in lab.spec.editable if (workspace / name).is_file()}
     description = {
         "lab": lab.slug,
         "device": device,
         "emulated": device == "virtual",
         "tool": tool,
         "files": files,
-        "code": hash_files(code),
+        "code": code,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": fingerprint(),
     }

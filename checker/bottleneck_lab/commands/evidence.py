@@ -84,10 +84,8 @@ def of_shipped_code(workspace: Workspace) -> Summary | None:
 
     Read off the latest capture of the shipped code, else off the first capture; None without a capture.
     """
-    from bottleneck_lab.catalog import hash_files
-
     lab, captures = workspace.lab, readable(workspace)
-    shipped = hash_files({name: lab.path / name for name in lab.spec.editable})
+    shipped = lab.code_hash(lab.path)
     of_shipped = [path for path in captures if _description(path).get("code") == shipped]
     chosen = of_shipped[-1:] or captures[:1]
     return read_capture(chosen[0]) if chosen else None

@@ -6,7 +6,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, hash_files
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.measure.faults import LearnerFault
 
 MAX_FILE_BYTES = 1 << 20
@@ -26,7 +26,7 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target, follow_symlinks=False)
-    return hash_files({name: folder / name for name in lab.spec.editable})
+    return lab.code_hash(folder)
 
 
 def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str:
@@ -35,7 +35,7 @@ def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str
     for name in lab.spec.editable:
         if overlay is not None and (overlay / name).is_file():
             shutil.copyfile(overlay / name, folder / name)
-    return hash_files({name: folder / name for name in lab.spec.editable})
+    return lab.code_hash(folder)
 
 
 def _refuse(source: Path, name: str) -> None:
