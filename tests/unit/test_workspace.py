@@ -16,9 +16,9 @@ import pytest
 from bottleneck_lab import catalog
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
-from bottleneck_lab.workspace import atomic, next_step, progress
+from bottleneck_lab.workspace import atomic, captures, next_step, progress
 from bottleneck_lab.workspace.attempts import load_attempts, record, submission
-from bottleneck_lab.workspace.captures import find_capture, make_capture
+from bottleneck_lab.workspace.captures import find_capture, held, make_capture, new_folder
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
@@ -482,3 +482,51 @@ class TestNextStep:
         for slug in catalog.load_labs():
             progress.note_attempt(slug, "/here", "PASS")
         assert next_step.next_lab(catalog.load_labs(), progress.load_progress()).command == ""
+
+
+def test_captures_of_programs_that_run_at_the_same_time_do_not_meet(tmp_path):
+    with new_folder(tmp_path, "torch") as (first, one), new_folder(tmp_path, "nsys") as (second, other):
+        (one / "trace").write_text("1")
+        (other / "trace").write_text("2")
+        atomic.publish(other, second)
+        atomic.publish(one, first)
+    assert (first.name, second.name) == ("0001-torch", "0002-nsys")
+    assert [(folder / "trace").read_text() for folder in (first, second)] == ["1", "2"]
+    with new_folder(tmp_path, "torch") as (third, _):
+        assert third.name == "0003-torch"
+    assert not leftovers(tmp_path)
+
+
+def test_a_number_that_was_taken_between_the_look_and_the_lock_is_not_used(tmp_path, monkeypatch):
+    hold = captures._hold
+
+    def beaten(folder):
+        if folder.name.endswith("0001"):
+            (tmp_path / "0001-nsys").mkdir()
+        return hold(folder)
+
+    monkeypatch.setattr(captures, "_hold", beaten)
+    with new_folder(tmp_path, "torch") as (final, _):
+        assert final.name == "0002-torch"
+
+
+def test_an_unfinished_capture_is_held_and_what_a_killed_one_left_is_not(tmp_path):
+    folder = tmp_path / ".running-mine"
+    (folder / "half").mkdir(parents=True)
+    with held(folder) as mine, held(folder) as taken:
+        assert (mine, taken) == (folder, None)
+        assert not list(folder.iterdir())
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_keeps_a_verdict_all_the_same(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    atomic.write_bytes(tmp_path / "0001.json", b"first", replace=False)
+    with pytest.raises(MachineError):
+        atomic.write_bytes(tmp_path / "0001.json", b"second", replace=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["0001.json"]
+    assert (tmp_path / "0001.json").read_bytes() == b"first"

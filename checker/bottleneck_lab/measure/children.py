@@ -1,9 +1,10 @@
-"""Children that are on nobody's list until they are started: no signal may come between, and nothing of them is left."""
+"""Children of this process: what they are held to, that no signal comes before they are known, and that nothing of them is left."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -40,6 +41,13 @@ def signals_held() -> Iterator[Callable[[], None]]:
         yield release
     finally:
         release()
+
+
+def lower_limit(what: int, value: int) -> None:
+    """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force already stays: nobody but root may raise it."""
+    _, hard = resource.getrlimit(what)
+    least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (least, least))
 
 
 def stream(

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.measure.children import lower_limit
 
 COMPILE_S = 120
 """Longest time a compiler may take: an edit-compile-check loop is meant to take seconds."""
@@ -115,9 +116,9 @@ def _run(command: list[str], source: Path) -> None:
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (2 * COMPILE_S, 2 * COMPILE_S))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower_limit(resource.RLIMIT_CPU, 2 * COMPILE_S)
+    lower_limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
+    lower_limit(resource.RLIMIT_CORE, 0)
 
 
 def complaint(source: Path, output: str) -> str:

@@ -24,6 +24,7 @@ import psutil
 from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure import init, supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure.children import lower_limit
 from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.namespace import Namespace, Silent
@@ -541,7 +542,7 @@ def _set_limits(limits: Limits) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
     ):
-        resource.setrlimit(what, (value, value))
+        lower_limit(what, value)
 
 
 def _memory_bytes(pids: list[int]) -> int:

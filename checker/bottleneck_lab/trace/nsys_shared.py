@@ -66,7 +66,7 @@ class Shared:
 
     def _waited_for(self) -> dict[Place, Read]:
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _AT_WORK)
-        if self._process.wait() != 0:
+        if self._process is None or self._process.wait() != 0:
             return {}
         size = self._file.seek(0, 2)
         self._file.seek(0)
@@ -77,6 +77,7 @@ class Shared:
         return found
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         self._file.close()

@@ -33,7 +33,7 @@ class SecondProcess(Protocol):
 
 
 def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A copy of this process that does `work`; None where this process has other threads, and then `shared` is as it was.
+    """A copy of this process that does `work`; None where this process has other threads, or there is no room for another. Then `shared` is as it was.
 
     NumPy's own threads do no harm: its library stops them before a fork, and starts them again when they are needed. So threads are counted afterwards.
     """
@@ -42,13 +42,19 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
     parent = os.getpid()
     written = shared.tell()
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of this process may run in the copy
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which are looked for below
-        pid = os.fork()
-    if not pid:
-        _work_and_end(parent, unblocked, work, shared, *arguments)
-    process = _Forked(pid)
-    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # Python 3.12 warns of threads, which are looked for below
+            pid = os.fork()
+        if not pid:
+            _work_and_end(parent, unblocked, work, shared, *arguments)
+        process = _Forked(pid)
+    except OSError:  # no room for another process
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     if len([*Path("/proc/self/task").iterdir()]) == 1:
         return process
     process.kill()
@@ -58,14 +64,16 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
     return None
 
 
-def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess:
-    """A fresh interpreter that does `work`."""
+def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
+    """A fresh interpreter that does `work`; None where there is no room for another process."""
     import subprocess
 
     code = f"from {work.__module__} import {work.__name__} as work; from {__name__} import spawned; spawned(work)"
     given = [sys.executable, "-P", "-c", code, str(os.getpid()), str(shared.fileno()), *map(str, arguments)]
     nothing = subprocess.DEVNULL
-    return subprocess.Popen(given, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[shared.fileno()])
+    with suppress(OSError):
+        return subprocess.Popen(given, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[shared.fileno()])
+    return None
 
 
 def spawned(work: Work) -> NoReturn:

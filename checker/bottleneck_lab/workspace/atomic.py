@@ -15,6 +15,7 @@ TEMPORARY = ".writing-"
 """Prefix of every unfinished file or folder made while the state lock is held."""
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -63,6 +64,16 @@ def _write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _link(temporary: Path, path: Path) -> None:
+    """Gives the file its name unless that is taken. On a file system without hard links (exFAT, some shared folders) only the lock says who writes."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS or path.exists():
+            raise
+        temporary.rename(path)
+
+
 def write_bytes(path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True) -> None:
     """Put `data` at `path`, whole and durable, or leave what was there.
 
@@ -77,7 +88,7 @@ def write_bytes(path: Path, data: bytes, *, scratch: Path | None = None, replace
             if replace:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)
+                _link(temporary, path)
             sync_folder(path.parent)
         finally:
             with suppress(OSError):

@@ -80,6 +80,23 @@ def test_other_threads_need_not_hold_them(handler):
     assert seen == [handler]
 
 
+LIMITS = """
+import resource
+from bottleneck_lab.measure.children import lower_limit
+
+for have, want in ((256, 4096), (256, 100), (resource.RLIM_INFINITY, 1 << 30)):
+    resource.setrlimit(what := resource.RLIMIT_NOFILE if have > 0 else resource.RLIMIT_FSIZE, (have, have))
+    lower_limit(what, want)
+    print(*resource.getrlimit(what))
+"""
+
+
+def test_a_limit_lower_than_ours_stays():
+    """As `ulimit -n` or a login node may have set; without privileges it cannot be raised."""
+    said = subprocess.run([sys.executable, "-c", LIMITS], check=True, capture_output=True, text=True).stdout
+    assert said.split("\n")[:3] == ["256 256", "100 100", f"{1 << 30} {1 << 30}"]
+
+
 def test_its_status_and_its_lines(tmp_path):
     lines = []
     command = ["sh", "-c", 'echo "$GREETING"; pwd; exit 3']

@@ -1,5 +1,6 @@
 """The other process: it works, it may fail, and it never outlives the one that started it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,10 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck_lab.trace import second_process
+from bottleneck_lab.trace import halves, second_process
+from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace.nsys_shared import Shared
 from bottleneck_lab.trace.second_process import fork, spawn
 
 from ...processes import another_thread, lives, soon
+from .test_kineto import EVENTS, laid_out, same
 
 ROOT = Path(__file__).parents[3]
 WAITS = """
@@ -84,6 +88,34 @@ def test_threads_that_python_knows_nothing_of_are_seen_and_what_was_begun_is_und
         assert fork(write, shared, "all") is None
         assert shared.tell() == shared.seek(0, os.SEEK_END) == len(b"before ")
     assert set(psutil.Process().children()) == before
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """As at the limit of processes."""
+
+    def refuse(*_args, **_options):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_where_there_is_no_room_for_another_process_the_first_one_works_alone(tmp_path):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with tempfile.TemporaryFile() as shared:
+        assert fork(write, shared) is None
+        assert spawn(write, shared) is None
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    path = tmp_path / "trace.json"
+    path.write_bytes(laid_out(EVENTS * 30))
+    with path.open("rb") as file:
+        assert same(halves.load_in_halves(path), read_kineto(file.read, path))
+    shared = Shared(write, path)
+    assert shared.given(("table", 7)) is None
+    shared.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
