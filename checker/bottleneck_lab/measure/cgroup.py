@@ -8,6 +8,8 @@ import time
 import uuid
 from pathlib import Path
 
+from bottleneck_lab.measure.init import Patience
+
 
 def _mount() -> Path | None:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -74,9 +76,9 @@ class Cgroup:
     def freeze(self, frozen: bool, patience_s: float) -> bool:
         """Stops or continues every process of the group and waits until the kernel says so; False where it does not in time."""
         (self.path / "cgroup.freeze").write_text("1" if frozen else "0")
-        wanted, end = f"frozen {int(frozen)}", time.monotonic() + patience_s
+        wanted, patience = f"frozen {int(frozen)}", Patience(patience_s)
         while wanted not in (self.path / "cgroup.events").read_text():
-            if time.monotonic() > end:
+            if patience.ended():
                 return False
             time.sleep(0)
         return True

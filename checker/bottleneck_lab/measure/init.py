@@ -25,6 +25,8 @@ _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 _AGAIN_S = 0.0005
+_LOOK_S = 0.05
+"""Time between two looks that counts: more than that takes a machine that stands still."""
 _GONE = (2, 3)
 """ENOENT, ESRCH: it has ended meanwhile. Any other error ends this process, and the sandbox with it."""
 
@@ -70,6 +72,20 @@ def _last_born() -> str:
     return _text("/proc/loadavg").rpartition(" ")[2]
 
 
+class Patience:
+    """Waits for others to stand still. While the whole machine does (its disk is busy, it is a paused guest) they cannot come to it: that does not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left_s, self._looked = seconds, time.monotonic()
+
+    def ended(self) -> bool:
+        """To be asked at each look."""
+        now = time.monotonic()
+        self._left_s -= min(now - self._looked, _LOOK_S)
+        self._looked = now
+        return self._left_s <= 0
+
+
 class _Rest:
     """All threads at a moment when none of them ran."""
 
@@ -105,10 +121,10 @@ def _signal_all(number: int) -> None:
 
 def _stop(patience_s: float) -> _Rest | None:
     """Stops every process; again and again, for one may be in the middle of continuing another. None when they do not come to rest in time."""
-    end = time.monotonic() + patience_s
+    patience = Patience(patience_s)
     while True:
         _signal_all(_SIGSTOP)
-        if (rest := _Rest.now()) or time.monotonic() > end:
+        if (rest := _Rest.now()) or patience.ended():
             return rest
         time.sleep(_AGAIN_S)
 

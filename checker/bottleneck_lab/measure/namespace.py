@@ -9,6 +9,9 @@ import time
 ANSWER_S = 1.0
 """How long the answer to an order may take beyond what the order itself may."""
 
+STANDSTILL = 4
+"""How many times longer an order may take on a machine that stands still meanwhile."""
+
 
 class Silent(Exception):  # noqa: N818 - what happened, as the names of the wire's are
     """The first process did not answer in time."""
@@ -31,7 +34,7 @@ class Namespace:
 
     def stop(self, patience_s: float) -> bool:
         """Stops all of them at once and waits until none runs; False where one goes on. Raises Silent."""
-        answer = self._ask(f"stop {patience_s}", patience_s)
+        answer = self._ask(f"stop {patience_s}", STANDSTILL * patience_s)
         return answer is None or answer[0] == 1
 
     def go(self) -> None:

@@ -363,14 +363,14 @@ class Worker:
     def _stop_one_by_one(self) -> bool:
         """The same by what is seen of it: who is always another process is not caught, and for the others one is not waited for ever."""
         seen: set[int] = set()
-        end = time.monotonic() + FREEZE_S
-        while (new := [process for process in self.tree() if process.pid not in seen]) and time.monotonic() < end:
+        patience = init.Patience(FREEZE_S)
+        while (new := [process for process in self.tree() if process.pid not in seen]) and not patience.ended():
             for process in new:
                 seen.add(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.suspend()
                     self._frozen.append(process)
-        while not (still := self.states() <= _AT_REST) and time.monotonic() < end:
+        while not (still := self.states() <= _AT_REST) and not patience.ended():
             time.sleep(0.001)
         return still and not new
 

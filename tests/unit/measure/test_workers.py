@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bottleneck_lab.measure import machine, process
+from bottleneck_lab.measure import init, machine, process
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.process import Limits, Paths, bubblewrap
 from bottleneck_lab.measure.session import CallSession
@@ -211,6 +211,23 @@ def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unhe
         assert not session.worker.freeze()
         assert time.monotonic() - began < 5
         session.worker._frozen.clear()
+
+
+def test_a_machine_that_stands_still_for_seconds_is_not_held_against_whoever_is_to_come_to_rest(monkeypatch):
+    rest = init._Rest({}, "1")
+
+    def look():
+        if not looks:
+            time.sleep(0.3)  # so does everybody else
+        looks.append(time.monotonic())
+        return rest if len(looks) > 2 else None
+
+    looks = []
+    monkeypatch.setattr(init, "_signal_all", lambda number: None)
+    monkeypatch.setattr(init._Rest, "now", look)
+    assert init._stop(0.2) is rest
+    monkeypatch.setattr(init._Rest, "now", lambda: time.sleep(0.01))
+    assert init._stop(0.2) is None
 
 
 WAKING = """
