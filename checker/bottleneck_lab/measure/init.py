@@ -15,6 +15,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Threads = dict[int, tuple[str, int]]
 
 _PR_SET_DUMPABLE = 4
@@ -25,8 +27,7 @@ _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 _AGAIN_S = 0.0005
-_LOOK_S = 0.05
-"""Time between two looks that counts: more than that takes a machine that stands still."""
+IN_ALL = 4
 _GONE = (2, 3)
 """ENOENT, ESRCH: it has ended meanwhile. Any other error ends this process, and the sandbox with it."""
 
@@ -73,17 +74,22 @@ def _last_born() -> str:
 
 
 class Patience:
-    """Waits for others to stand still. While the whole machine does (its disk is busy, it is a paused guest) they cannot come to it: that does not count."""
+    """How long others may take to stand still: `seconds` of CPU time from the first question on, which `ran_s` tells, and `IN_ALL` times that on the clock.
 
-    def __init__(self, seconds: float) -> None:
-        self._left_s, self._looked = seconds, time.monotonic()
+    On a busy machine a process may wait seconds for the core that it needs to stop, and while its disk is busy, or it is a paused guest, all of them stand.
+    """
+
+    def __init__(self, seconds: float, ran_s: Callable[[], float]) -> None:
+        self._seconds, self._ran_s = seconds, ran_s
+        self._most_s: float | None = None
+        self._end = time.monotonic() + IN_ALL * seconds
 
     def ended(self) -> bool:
-        """To be asked at each look."""
-        now = time.monotonic()
-        self._left_s -= min(now - self._looked, _LOOK_S)
-        self._looked = now
-        return self._left_s <= 0
+        """Whether one of both is over."""
+        ran_s = self._ran_s()
+        if self._most_s is None:
+            self._most_s = ran_s + self._seconds
+        return time.monotonic() > self._end or ran_s > self._most_s
 
 
 class _Rest:
@@ -112,6 +118,10 @@ class _Rest:
         return ran, ended or not now.keys() <= self.threads.keys() or _last_born() != self.last_born
 
 
+def _ran_s() -> float:
+    return sum(ns for _, ns in _threads().values()) / 1e9
+
+
 def _signal_all(number: int) -> None:
     try:  # noqa: SIM105 - no contextlib
         os.kill(-1, number)
@@ -121,7 +131,7 @@ def _signal_all(number: int) -> None:
 
 def _stop(patience_s: float) -> _Rest | None:
     """Stops every process; again and again, for one may be in the middle of continuing another. None when they do not come to rest in time."""
-    patience = Patience(patience_s)
+    patience = Patience(patience_s, _ran_s)
     while True:
         _signal_all(_SIGSTOP)
         if (rest := _Rest.now()) or patience.ended():

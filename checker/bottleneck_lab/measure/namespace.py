@@ -6,11 +6,10 @@ import contextlib
 import socket
 import time
 
+from bottleneck_lab.measure.init import IN_ALL
+
 ANSWER_S = 1.0
 """How long the answer to an order may take beyond what the order itself may."""
-
-STANDSTILL = 4
-"""How many times longer an order may take on a machine that stands still meanwhile."""
 
 
 class Silent(Exception):  # noqa: N818 - what happened, as the names of the wire's are
@@ -33,8 +32,8 @@ class Namespace:
         self._theirs.close()
 
     def stop(self, patience_s: float) -> bool:
-        """Stops all of them at once and waits until none runs; False where one goes on. Raises Silent."""
-        answer = self._ask(f"stop {patience_s}", STANDSTILL * patience_s)
+        """Stops all of them at once and waits until none runs; False where they go on for `patience_s` of CPU time. Raises Silent."""
+        answer = self._ask(f"stop {patience_s}", IN_ALL * patience_s)
         return answer is None or answer[0] == 1
 
     def go(self) -> None:

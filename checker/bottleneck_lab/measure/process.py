@@ -48,7 +48,7 @@ MAX_FILES, MAX_DEPTH = 20_000, 100
 MAX_SIGNALS = 1024
 """Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue, too."""
 FREEZE_S = 5.0
-"""Longest wait for a worker to stand still: a call of the kernel goes on until it returns, even with its process stopped, and then costs the others."""
+"""CPU seconds that a worker may take to stand still: a call of the kernel goes on until it returns, even with its process stopped, and costs the others."""
 _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 _HOLDERS = 3
@@ -363,7 +363,7 @@ class Worker:
     def _stop_one_by_one(self) -> bool:
         """The same by what is seen of it: who is always another process is not caught, and for the others one is not waited for ever."""
         seen: set[int] = set()
-        patience = init.Patience(FREEZE_S)
+        patience = init.Patience(FREEZE_S, self._on_cpu_s)
         while (new := [process for process in self.tree() if process.pid not in seen]) and not patience.ended():
             for process in new:
                 seen.add(process.pid)

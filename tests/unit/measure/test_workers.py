@@ -213,21 +213,29 @@ def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unhe
         session.worker._frozen.clear()
 
 
-def test_a_machine_that_stands_still_for_seconds_is_not_held_against_whoever_is_to_come_to_rest(monkeypatch):
-    rest = init._Rest({}, "1")
+@pytest.mark.parametrize(("share", "rests"), [(0.0, True), (1.0, False)])
+def test_waiting_for_a_core_to_stop_on_is_not_going_on(monkeypatch, share, rests):
+    """What counts is the share of the time in which they run. Nor is it their fault where whoever looks was held up."""
+    rest, looks = init._Rest({}, "1"), []
 
     def look():
-        if not looks:
-            time.sleep(0.3)  # so does everybody else
-        looks.append(time.monotonic())
-        return rest if len(looks) > 2 else None
+        time.sleep(0.1)
+        looks.append(1)
+        return rest if len(looks) > 4 else None
 
-    looks = []
     monkeypatch.setattr(init, "_signal_all", lambda number: None)
+    monkeypatch.setattr(init, "_ran_s", lambda: share * 0.1 * len(looks))
     monkeypatch.setattr(init._Rest, "now", look)
-    assert init._stop(0.2) is rest
-    monkeypatch.setattr(init._Rest, "now", lambda: time.sleep(0.01))
-    assert init._stop(0.2) is None
+    assert init._stop(0.2) is (rest if rests else None)
+
+
+def test_what_neither_runs_nor_stops_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(init, "_signal_all", lambda number: None)
+    monkeypatch.setattr(init, "_ran_s", lambda: 0.0)
+    monkeypatch.setattr(init._Rest, "now", lambda: None)
+    began = time.monotonic()
+    assert init._stop(0.1) is None
+    assert time.monotonic() - began >= 0.1 * init.IN_ALL
 
 
 WAKING = """
