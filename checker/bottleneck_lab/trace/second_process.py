@@ -44,9 +44,7 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of this process may run in the copy
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # Python 3.12 warns of threads, which are looked for below
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are looked for below
             pid = os.fork()
         if not pid:
             _work_and_end(parent, unblocked, work, shared, *arguments)
