@@ -133,6 +133,10 @@ class Lab(msgspec.Struct, frozen=True):
             }
         )
 
+    def sources(self, device: Device) -> list[str]:
+        """The editable files that are used on `device`."""
+        return list(self.spec.devices[device].settings.get("sources", self.spec.editable))
+
     def code_hash(self, folder: Path) -> str:
         """SHA-256 over the editable files as they are in `folder`; those that are missing do not count."""
         return hash_files({name: folder / name for name in self.spec.editable if (folder / name).is_file()})

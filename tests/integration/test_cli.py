@@ -627,7 +627,7 @@ class TestDev:
         """Its starter and solution are measured where the documentation is tested."""
         (row,) = author.json("dev", "check", "mine", "--static")
         assert row == {"lab": "mine", "what": "files", "problems": []}
-        for part in ("labs", "solutions", "tests/variants"):
+        for part in ("labs", "solutions", "tests/variants", "tests/mutants"):
             example = EXAMPLE / part / "running-mean"
             for path in (path for path in example.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
                 assert (content / part / "mine" / path.relative_to(example)).read_bytes() == path.read_bytes()
@@ -646,6 +646,10 @@ class TestDev:
             "✓ mine: starter on cpu",
             "✓ mine: solution on cpu",
             *(f"✓ mine: variant {name} on cpu" for name in ("convolution", "doubling", "running-total")),
+            *(
+                f"✓ mine: mutant {name} on cpu"
+                for name in ("one-mean-short", "single-precision", "first-window-for-all", "still-a-loop")
+            ),
         ]
 
 

@@ -38,6 +38,12 @@ def home(tmp_path_factory) -> Path:
     return folder
 
 
+def mutants() -> list[tuple[str, str]]:
+    """Lab and name of each mutant that is declared."""
+    found = [(path.parent.name, path) for path in sorted((ROOT / "tests" / "mutants").glob("*/mutants.toml"))]
+    return [(slug, mutant["id"]) for slug, path in found for mutant in tomllib.loads(path.read_text())["mutant"]]
+
+
 def problems(slug: str, home: Path, *options: str) -> list[str]:
     """What `lab dev check` finds wrong with a lab."""
     done = subprocess.run(
@@ -51,11 +57,11 @@ def problems(slug: str, home: Path, *options: str) -> list[str]:
     return [f"{row['what']}: {problem}" for row in json.loads(done.stdout) for problem in row["problems"]]
 
 
-def prove(slug: str, part: str, home: Path) -> None:
+def prove(slug: str, part: str, home: Path, *options: str) -> None:
     """Asks again where the machine was at fault, and says what each try found."""
     tries = []
     for _ in range(TRIES):
-        tries.append(problems(slug, home, "--only", part))
+        tries.append(problems(slug, home, "--only", part, *options))
         if not any(map(machines_fault, tries[-1])):
             break
     assert not tries[-1], tries
@@ -74,6 +80,13 @@ def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug,
 @pytest.mark.parametrize("slug", LABS)
 def test_every_variant_passes(slug, home):
     prove(slug, "variants", home)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("slug", "name"), mutants())
+def test_no_mutant_passes_and_each_fails_for_its_reason(slug, name, home):
+    prove(slug, "mutants", home, "--name", name)
 
 
 def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path, cubins):

@@ -21,24 +21,25 @@ CHECK_EXAMPLE = "lab dev check dataloader --static"
 KEY_EXAMPLE = "lab dev key runner.pem"
 NEW_EXAMPLE = "lab dev new my-lab --into ."
 
-Part = Literal["starter", "solution", "variants"]
+Part = Literal["starter", "solution", "variants", "mutants"]
 """What of a lab is measured."""
 
 _EXAMPLE = "running-mean"
-_PARTS = ("labs", "solutions", "tests/variants")
+_PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 
 def check(
     labs: Annotated[list[str] | None, typer.Argument(help="Which labs; by default all.")] = None,
     static: Annotated[bool, typer.Option("--static", help="Look at the files only; measure nothing.")] = False,
     only: Annotated[Part | None, typer.Option("--only", help="Measure nothing else of it.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Measure only the variant or mutant of this name.")] = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> None:
     """Prove that labs work.
 
     The brief, hints and diagnosis are there and no file is stray; the starter is right and FAILs for its declared reason; the
-    solution and every variant PASS.
+    solution and every variant PASS; every mutant FAILs for the reason it declares.
     """
     from bottleneck_lab.catalog import find_lab, load_labs
     from bottleneck_lab.commands.ui import print_json
@@ -50,7 +51,7 @@ def check(
     for lab in chosen:
         rows.append(_row(lab.slug, "files", check_files(lab), json=json))
         if not static:
-            rows += [_row(lab.slug, what, wrong, json=json) for what, wrong in _measure(lab, device, only)]
+            rows += [_row(lab.slug, what, wrong, json=json) for what, wrong in _measure(lab, device, only, name)]
     if json:
         print_json(rows)
     if any(row["problems"] for row in rows):
@@ -68,18 +69,32 @@ def _row(lab: str, what: str, problems: list[str], *, json: bool) -> dict[str, A
     return {"lab": lab, "what": what, "problems": problems}
 
 
-def _measure(lab: Lab, device: str | None, only: Part | None) -> Iterator[tuple[str, list[str]]]:
-    """Grade the starter, the solution and every variant, or one part of these, by the very function that grades learners."""
+def _measure(lab: Lab, device: str | None, only: Part | None, name: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Grade the starter, the solution, every variant and every mutant, or a part of these, by the function that grades learners."""
     from bottleneck_lab.commands.ui import device_for
     from bottleneck_lab.workspace.lab_rules import variants
 
     chosen = device_for(lab, device)
-    if only in (None, "starter"):
+    if name is None and only in (None, "starter"):
         yield f"starter on {chosen}", _starter_problems(lab, _check(lab, lab.path, chosen))
-    solution = [lab.solution] if only in (None, "solution") else []
-    for folder in (*solution, *(variants(lab, chosen) if only in (None, "variants") else [])):
-        what = "solution" if folder == lab.solution else f"variant {folder.name}"
-        yield f"{what} on {chosen}", _pass_problems(_check(lab, folder, chosen))
+    if name is None and only in (None, "solution"):
+        yield f"solution on {chosen}", _pass_problems(_check(lab, lab.solution, chosen))
+    for folder in variants(lab, chosen) if only in (None, "variants") else []:
+        if name in (None, folder.name):
+            yield f"variant {folder.name} on {chosen}", _pass_problems(_check(lab, folder, chosen))
+    if only in (None, "mutants"):
+        yield from _measure_mutants(lab, chosen, name)
+
+
+def _measure_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[tuple[str, list[str]]]:
+    from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
+
+    for mutant in load_mutants(lab, device):
+        if name in (None, mutant.id):
+            with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
+                write_mutant(lab, mutant, Path(folder))
+                verdict = _check(lab, Path(folder), device)
+            yield f"mutant {mutant.id} on {device}", mutant_problems(mutant, verdict)
 
 
 def _starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
@@ -126,7 +141,8 @@ def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device) -> Ver
 
     answers = load_answers(lab.solution)
     questions = [question for question in lab.spec.questions if question.from_capture is None]
-    given = load_answers(lab.path) if lab.spec.starter_fails == "wrong diagnosis" and folder == lab.path else answers
+    unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
+    given = answers if unanswered else load_answers(workspace)
     results, prediction = grade_diagnosis(questions, given, answers, None)
     with progress() as show:
         return check_lab(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from bottleneck_lab.catalog import Device, Lab, content_root, files_below, load_
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.mutants import misdeclared
 
 LEAST_VARIANTS = 3
 """Fewer right solutions than this do not show that a check accepts more than the reference."""
@@ -18,7 +20,7 @@ LEAST_VARIANTS = 3
 
 def check_files(lab: Lab) -> list[str]:
     """Everything that is wrong with the lab's files, each as one sentence."""
-    rules = (_missing, _inconsistent, _diagnosis, _stray, _imports, _variants)
+    rules = (_missing, _inconsistent, _diagnosis, _stray, _imports, _variants, _mutants)
     return [sentence for rule in rules for sentence in rule(lab)]
 
 
@@ -39,8 +41,7 @@ def variants(lab: Lab, device: Device | None = None) -> list[Path]:
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if device is None:
         return found
-    sources = lab.spec.devices[device].settings.get("sources", lab.spec.editable)
-    return [path for path in found if any((path / name).is_file() for name in sources)]
+    return [path for path in found if any((path / name).is_file() for name in lab.sources(device))]
 
 
 def _missing(lab: Lab) -> Iterator[str]:
@@ -148,6 +149,11 @@ def _variants(lab: Lab) -> Iterator[str]:
         yield from (
             f"tests/variants/{lab.slug}/{folder.name}/{name} is no editable file of the lab." for name in strangers
         )
+
+
+def _mutants(lab: Lab) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
+        yield from misdeclared(lab, Path(scratch))
 
 
 def course_names(root: Path, slug: str) -> bool:

@@ -1,0 +1,135 @@
+"""A lab's wrong fixes: each is the solution with one property of the brief broken, and a check must fail it for that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, FailReason, Lab, content_root, read_toml
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.verdict import Verdict
+
+
+class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One change to a file of the solution: `old`, which must occur exactly once, becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
+
+    `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; `edits` are made after that.
+    `devices` is needed only where they are fewer than those that use a changed file.
+    """
+
+    id: str
+    breaks: str
+    fails_with: FailReason
+    criterion: str | None = None
+    files: dict[str, str] = {}
+    edits: list[Edit] = []
+    devices: list[Device] = []
+
+    @property
+    def changed(self) -> list[str]:
+        """The lab's files that differ from the solution's."""
+        return list(dict.fromkeys([*self.files, *(edit.file for edit in self.edits)]))
+
+
+class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mutant: list[Mutant]
+
+
+def mutants_folder(lab: Lab) -> Path:
+    """Where the lab's mutants are declared; not part of an installed wheel."""
+    return content_root() / "tests" / "mutants" / lab.slug
+
+
+def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:
+    """The lab's mutants, or those that say something about `device`; none where no file declares any.
+
+    Raises LabError for a file that is not as docs/authors.md describes it.
+    """
+    path = mutants_folder(lab) / "mutants.toml"
+    if not path.is_file():
+        return []
+    try:
+        found = msgspec.convert(read_toml(path), _Declared).mutant
+    except msgspec.ValidationError as error:
+        raise LabError(f"{path}: {error}.", "Correct this file; docs/authors.md describes it.") from error
+    return [mutant for mutant in found if device is None or device in measured_on(lab, mutant)]
+
+
+def measured_on(lab: Lab, mutant: Mutant) -> list[Device]:
+    """The devices on which a check must fail it: those it names, or all that use a file it changes."""
+    if mutant.devices:
+        return mutant.devices
+    return [device for device in lab.spec.devices if {*lab.sources(device), "diagnosis.toml"} & {*mutant.changed}]
+
+
+def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
+    """Write the files that the mutant changes to `folder`. Raises LabError for an edit that does not apply."""
+    beside = mutants_folder(lab)
+    texts = {name: _read(lab.solution / name) for name in mutant.changed if name not in mutant.files}
+    texts |= {name: _read(beside / source) for name, source in mutant.files.items()}
+    for edit in mutant.edits:
+        count = texts[edit.file].count(edit.old)
+        if count != 1:
+            raise LabError(
+                f"Mutant {mutant.id}: this text occurs {count} times in {edit.file}, not once: {edit.old.strip()!r}",
+                f"Correct the edit in {beside / 'mutants.toml'}.",
+            )
+        texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LabError(f"{path} cannot be read: {error.strerror}.", "Correct the mutant that needs it.") from error
+
+
+def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
+    """What is wrong with the judge that gave this verdict on the mutant."""
+    said = f"but: {verdict.outcome} ({verdict.reason}): {verdict.summary}"
+    if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:
+        return [f"It should FAIL ({mutant.fails_with}), {said}"]
+    failed = {result.id for result in verdict.criteria if result.holds is False}
+    return [f"It should fail {mutant.criterion}, {said}"] if mutant.criterion and mutant.criterion not in failed else []
+
+
+def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
+    """What can be said against the lab's mutants before any is measured. Each is written below `scratch`."""
+    try:
+        found = load_mutants(lab)
+    except LabError as error:
+        yield error.message
+        return
+    yield from (f"Two mutants are called {name}." for name, n in Counter(m.id for m in found).items() if n > 1)
+    for mutant in found:
+        yield from (f"Mutant {mutant.id} {problem}" for problem in _misdeclared(lab, mutant))
+        try:
+            write_mutant(lab, mutant, scratch / mutant.id)
+        except LabError as error:
+            yield error.message
+
+
+def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:
+    if not mutant.changed:
+        yield "changes nothing."
+    strangers = {*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}
+    yield from (f"changes {name}, which is no editable file of the lab." for name in sorted(strangers))
+    yield from (f"names {name}, which is no device of the lab." for name in {*mutant.devices} - {*lab.spec.devices})
+    asked = {criterion.id for device in lab.spec.devices.values() for criterion in device.criteria}
+    asked |= {question.id for question in lab.spec.questions}
+    if mutant.criterion and mutant.criterion not in asked:
+        yield f"names {mutant.criterion}, which is no criterion of the lab."
