@@ -74,7 +74,12 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
-    """All that stands out, the costliest first. Uneven steps beside a costlier finding are its echo, and are left out: they would bury it."""
+    """All that stands out, the costliest first. Uneven steps beside a costlier finding are its echo, and are left out: they would bury it.
+
+    Nothing is found where no device did anything: a capture without its work shows no bottleneck.
+    """
+    if seen.devices and not any(use.busy_ns for use in seen.devices):
+        return []
     found = sorted((finding for detect in DETECTORS for finding in detect(seen)), key=lambda f: -f.share_of_wall)
     return [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.analysis.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import Kind, Timeline, different
 
 
@@ -25,6 +25,7 @@ def judge_quality(timeline: Timeline) -> Quality:
         *_lost_kernels(timeline),
         *_lost_calls(timeline),
         *_empty_steps(timeline),
+        *_work_elsewhere(timeline),
         *_overlapping_kernels(timeline),
     ]
     notes = [note for note in timeline.notes if not _is_reason(note)]
@@ -93,6 +94,26 @@ def _empty_steps(timeline: Timeline) -> list[str]:
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
     empty = int((count == 0).sum())
     return [f"{empty} of {len(steps)} steps hold no event: a window was dropped"] if empty else []
+
+
+def _work_elsewhere(timeline: Timeline) -> list[str]:
+    """Ranks whose device work lies outside of their steps: nothing is known of what the steps cost on the device."""
+    device = timeline.device
+    if not len(step_rows(timeline)) or not len(device):
+        return []
+    worked = device.kind != Kind.SYNC
+    windows = {rank: find_window(timeline, rank) for rank in np.unique(device.rank).tolist()}
+    without = [
+        rank
+        for rank, window in windows.items()
+        if not (worked & (device.rank == rank) & (device.end > window.start) & (device.start < window.end)).any()
+    ]
+    where = f" of rank {', '.join(map(str, without))}" if len(timeline.ranks) > 1 else ""
+    return (
+        [f"no device work{where} belongs to the marked steps: it was not recorded or lies outside them"]
+        if without
+        else []
+    )
 
 
 def _overlapping_kernels(timeline: Timeline) -> list[str]:

@@ -59,21 +59,36 @@ def _matching(timeline: Timeline, prefix: str) -> HostTable:
 
 
 def find_window(timeline: Timeline, rank: int | None = None) -> Window:
-    """From the first step's start to the end of the last step and of the device work in it; without steps, everything that was recorded.
+    """From the first step's start to the end of the last step and of the device work that the steps launched; without steps, everything recorded.
 
-    Device work that a step leaves behind it is waited for: it belongs to the time that the step took.
+    A host that runs ahead has finished its steps long before the device has: a step is the work that it launched.
     """
+    host, device = host_window(timeline, rank), timeline.device
+    if not len(step_rows(timeline)):
+        return host
+    late = np.flatnonzero((device.end > host.end) & (device.kind != Kind.SYNC))
+    launched = launch_times(timeline, late)
+    mine = (launched >= host.start) & (launched < host.end)
+    if rank is not None:
+        mine &= device.rank[late] == rank
+    return Window(host.start, int(device.end[late[mine]].max(initial=host.end)))
+
+
+def host_window(timeline: Timeline, rank: int | None = None) -> Window:
+    """From the first step's start to the end of the last one on the host; without steps, everything recorded."""
     steps = step_rows(timeline)
-    device = timeline.device
-    mine: NDArray[np.bool_] | bool = True
     if rank is not None:
         steps = take(steps, steps.rank == rank)
-        mine = device.rank == rank
-    if not len(steps):
-        return Window(*timeline.extent)
-    start, end = int(steps.start.min()), int(steps.end.max())
-    after = device.end[mine & (device.start < end)]
-    return Window(start, max(end, int(after.max(initial=end))))
+    return Window(int(steps.start.min()), int(steps.end.max())) if len(steps) else Window(*timeline.extent)
+
+
+def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:
+    """When the host launched these rows of the device table; where no call was recorded, when a row began, ns."""
+    begun, call = timeline.device.start[rows], timeline.launched_by[rows]
+    if not len(timeline.runtime):
+        return begun
+    times: Ints = np.where(call >= 0, timeline.runtime.start[call], begun)
+    return times
 
 
 def begun_inside(timeline: Timeline) -> Timeline:
@@ -83,12 +98,13 @@ def begun_inside(timeline: Timeline) -> Timeline:
     """
     if not len(step_rows(timeline)):
         return timeline
-    windows = {rank: find_window(timeline, rank) for rank in timeline.ranks}
+    ranks = timeline.ranks
+    host = {rank: host_window(timeline, rank) for rank in ranks}
     return replace(
         timeline,
-        device=_begun(timeline.device, windows),
-        runtime=_begun(timeline.runtime, windows),
-        operators=_begun(timeline.operators, windows),
+        device=_begun(timeline.device, {rank: find_window(timeline, rank) for rank in ranks}),
+        runtime=_begun(timeline.runtime, host),
+        operators=_begun(timeline.operators, host),
     )
 
 
@@ -128,16 +144,15 @@ def find_steps(timeline: Timeline) -> list[Step]:
 def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
     """From the end of the step before (the start, for the first of a rank) to the end of this one, ns; a step ends with the device work launched in it."""
     done = steps.end.copy()
-    device, call = timeline.device, timeline.launched_by
-    launched = (
-        np.where(call >= 0, timeline.runtime.start[call], device.start) if len(timeline.runtime) else device.start
-    )
+    device = timeline.device
     costs = np.zeros(len(steps), dtype=np.int64)
     for rank in np.unique(steps.rank).tolist():
         mine = np.flatnonzero(steps.rank == rank)
         rows = np.flatnonzero((device.rank == rank) & (device.kind != Kind.SYNC))
-        at = np.searchsorted(steps.start[mine], launched[rows], side="right") - 1
-        rows, at = rows[at >= 0], at[at >= 0]
+        launched = launch_times(timeline, rows)
+        at = np.searchsorted(steps.start[mine], launched, side="right") - 1
+        inside = (at >= 0) & (launched < steps.end[mine].max())
+        rows, at = rows[inside], at[inside]
         np.maximum.at(done, mine[at], device.end[rows])
         ends = np.maximum.accumulate(done[mine])
         costs[mine] = np.diff(ends, prepend=steps.start[mine[0]])

@@ -227,6 +227,48 @@ def test_steps_are_timed_by_what_they_cost_and_not_by_the_host(tmp_path):
     assert [step.cost_ns for step in summary.steps] == [105_000, 100_000, 100_000, 100_000]
 
 
+def _running_ahead(steps: int) -> list[dict]:
+    """Steps of 1 ms on the host that each launch 50 ms of work; the host never waits."""
+    events = []
+    for i in range(steps):
+        call = i * 1000 + 100
+        events += [
+            event("user_annotation", f"step {i}", i * 1000, 900),
+            event("cuda_runtime", "cudaLaunchKernel", call, 5, correlation=i + 1),
+            kernel(200 + i * 50_000, 50_000, correlation=i + 1),
+        ]
+    return events
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_ends_with_the_work_that_it_launched(tmp_path, ranks):
+    """The host has finished both steps before the device has finished the first: the device is busy all the same, and nothing is wrong."""
+    summary = summarise(merge_ranks([loaded(tmp_path, *_running_ahead(2), rank=rank) for rank in range(ranks)]))
+    assert summary.quality.reliable
+    assert sorted(step.cost_ns for step in summary.steps) == [50_000_000] * ranks + [50_200_000] * ranks
+    assert summary.wall_ns == 100_200_000
+    for use in summary.devices:
+        assert (use.busy_ns, use.idle_ns) == (100_000_000, 200_000)
+    assert summary.findings == []
+
+
+def test_work_that_is_launched_after_the_last_step_is_not_the_steps(tmp_path):
+    later = [event("cuda_runtime", "cudaLaunchKernel", 2500, 5, correlation=9), kernel(100_200, 70_000, correlation=9)]
+    summary = summed_up(tmp_path, *_running_ahead(2), *later)
+    assert summary.wall_ns == 100_200_000
+    assert summary.steps[-1].cost_ns == 50_000_000
+    assert summary.kernels[0].total_ns == 100_000_000
+
+
+def test_steps_without_any_work_of_the_device_show_no_bottleneck(tmp_path):
+    """Nothing ties the kernels to the steps: they began long after them."""
+    steps = [event("user_annotation", f"step {i}", i * 1000, 900) for i in range(3)]
+    calls = [event("cpu_op", "aten::mm", i * 1000 + 10, 800) for i in range(3)]
+    summary = summed_up(tmp_path, *steps, *calls, *(kernel(500_000 + i * 100, 90) for i in range(30)))
+    assert summary.findings == []
+    assert any("no device work belongs to the marked steps" in reason for reason in summary.quality.reasons)
+
+
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
