@@ -1,0 +1,130 @@
+"""Did a change make it slower? Two versions measured in turns, pair by pair, with an interval, and with controls that say when not to ask.
+
+The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one goes first is a fair coin's choice. Without a change,
+each log ratio is then as likely to be +x as -x, whatever the noise and however it drifts, and the signed-rank test is exact
+(`statistics.signed_rank_interval`). Pure functions: whoever measures calls `alternate` for the order and `judge` for the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.analysis.statistics import Interval, log_ratios, noise_share, signed_rank_interval
+
+Outcome = Literal["better", "worse", "same", "cannot tell"]
+Pairs = tuple[Sequence[float], Sequence[float]]
+"""Seconds before and seconds after, pair by pair."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What counts as a change, and how sure an answer has to be.
+
+    `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size is excluded. `tolerated`: changes up to this
+    share are nobody's concern. `false_alarms`: how often, at most, "worse" may be said of a suite in which nothing changed; "better" as often.
+    `looks`: how many pairs are measured before each look at the data; a look that decides is the last one.
+    """
+
+    regression: float = 0.10
+    tolerated: float = 0.02
+    false_alarms: float = 0.001
+    looks: tuple[int, ...] = (16, 24, 36, 54, 80)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of one benchmark. `ratio` is time after over time before (1.1: a tenth slower), between `low` and `high`; a missing bound is None.
+
+    `noise`: typical difference between single pairs, a share. `wanted`: how many pairs the next look needs; 0 when there is none.
+    """
+
+    outcome: Outcome
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: int
+    noise: float
+    wanted: int
+    sentence: str
+
+
+def alternate(rng: random.Random, n: int) -> list[bool]:
+    """For each of `n` pairs, whether the version after the change is measured first: a fair coin a pair, which is what makes `judge` exact."""
+    return [bool(rng.getrandbits(1)) for _ in range(n)]
+
+
+def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> Change:
+    """The answer for one benchmark out of `benchmarks` in the suite, after any number of pairs.
+
+    Raises ValueError without pairs, when the two sides differ in length, or when a time is not a positive number of seconds.
+    """
+    rules = rules or Rules()
+    logs = log_ratios(pairs[1], pairs[0])
+    error = rules.false_alarms / len(rules.looks) / benchmarks
+    found = Interval(*(math.exp(bound) for bound in signed_rank_interval(logs, 1 - 2 * error)))
+    outcome = _outcome(found, rules)
+    later = [look for look in rules.looks if look > len(logs)]
+    return Change(
+        outcome=outcome,
+        ratio=found.median,
+        low=found.low or None,
+        high=found.high if math.isfinite(found.high) else None,
+        pairs=len(logs),
+        noise=noise_share(logs),
+        wanted=later[0] if later and outcome == "cannot tell" else 0,
+        sentence=_sentence(outcome, found, len(logs), rules),
+    )
+
+
+def judge_suite(
+    suite: Mapping[str, Pairs],
+    rules: Rules | None = None,
+    *,
+    unaffected: Sequence[str] = (),
+    same_code: Pairs | None = None,
+) -> dict[str, Change]:
+    """The answers for all benchmarks of a suite: together they raise a false alarm as rarely as the rules say for one.
+
+    `unaffected` names benchmarks that the change cannot have touched, `same_code` is the old version measured against itself in the same turns. Where
+    these controls move, the measurement moved and not the code: then nothing is called better or worse.
+    """
+    rules = rules or Rules()
+    count = len(suite) + (same_code is not None)
+    found = {name: judge(pairs, rules, benchmarks=count) for name, pairs in suite.items()}
+    controls = {f"'{name}', which the change does not touch,": found[name] for name in unaffected}
+    if same_code is not None:
+        controls["the same code, measured against itself,"] = judge(same_code, rules, benchmarks=count)
+    moved = [f"{who} came out at {c.ratio:.2f}x" for who, c in controls.items() if c.outcome in ("better", "worse")]
+    if not moved:
+        return found
+    return {name: _withdrawn(change, moved[0]) for name, change in found.items()}
+
+
+def _outcome(found: Interval, rules: Rules) -> Outcome:
+    if found.low > 1 + rules.tolerated:
+        return "worse"
+    if found.high < 1 / (1 + rules.tolerated):
+        return "better"
+    within = found.high < 1 + rules.regression and found.low > 1 / (1 + rules.regression)
+    return "same" if within else "cannot tell"
+
+
+def _withdrawn(change: Change, why: str) -> Change:
+    if change.outcome not in ("better", "worse"):
+        return change
+    sentence = f"cannot tell: {why}, so the machine or the harness favours one side; this one read {change.ratio:.2f}x."
+    return msgspec.structs.replace(change, outcome="cannot tell", wanted=0, sentence=sentence)
+
+
+def _sentence(outcome: Outcome, found: Interval, pairs: int, rules: Rules) -> str:
+    span = f"{found.low:.3f}–{found.high:.3f}x" if math.isfinite(found.high) else "no bounds yet"
+    seen = f"{found.median:.3f}x the time ({span}, {pairs} pairs)"
+    return {
+        "worse": f"slower: {seen}.",
+        "better": f"faster: {seen}.",
+        "same": f"same: {seen}; a change of {rules.regression:.0%} is excluded.",
+        "cannot tell": f"cannot tell: {seen}; that neither shows nor excludes a change of {rules.regression:.0%}.",
+    }[outcome]
