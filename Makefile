@@ -34,6 +34,7 @@ lint: $(STAMP) ## Check style, types and layers.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vermin --quiet --no-tips --eval-annotations --violations --target=3.11- checker labs solutions scripts
 
 demo: $(STAMP) ## Go through the first lab from start to verdict, in at most five minutes.
 	PATH="$(abspath $(BIN)):$$PATH" scripts/demo.sh

@@ -6,7 +6,6 @@ Nothing here imports torch: the answer must come quickly, and must come when tor
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -23,6 +22,7 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.cgroup import own_group
 from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.needs import dali_build, dali_extra, install_command, require_linux, require_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home
 
@@ -47,11 +47,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Finding]:
-    """Everything that a lab may want of this machine, in the order in which it matters.
+    """Everything that a lab may want of this machine, in the order in which it matters; elsewhere than on Linux, only what runs there.
 
     Never raises for what is missing.
     """
-    probes: tuple[Callable[[], list[Finding]], ...] = (_python, _packages, _gpu, _tools, _isolation, _sizes, _data)
+    anywhere: tuple[Callable[[], list[Finding]], ...] = (_python, _packages)
+    probes = (*anywhere, _gpu, _tools, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
     return [finding for probe in probes for finding in probe()]
 
 
@@ -79,12 +80,10 @@ def choose_device(lab: Lab, asked: str | None) -> Device:
     return usable[0]
 
 
-def require_torch() -> None:
-    """Raises MachineError when torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise MachineError(
-            "PyTorch is not installed for this Python.", "Install it with `pip install torch torchvision`."
-        )
+def require_torch(command: str) -> None:
+    """Raises MachineError where `command`, which runs a lab, lacks Linux or PyTorch."""
+    require_linux(command)
+    require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
 
 
 def _require_gpu(lab: Lab) -> None:
@@ -110,8 +109,8 @@ def _python() -> list[Finding]:
     right = sys.version_info >= (3, 11)
     return [
         Finding("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
-        Finding("system", sys.platform == "linux", platform.platform(terse=True), "checks (they need Linux)", "required",
-                "" if sys.platform == "linux" else "Use Linux, or WSL2 on Windows."),
+        Finding("system", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
+                "" if sys.platform == "linux" else "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work here."),
     ]  # fmt: skip
 
 
@@ -124,34 +123,16 @@ def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str
 
 
 def _packages() -> list[Finding]:
-    return [
-        _package("torch", "torch", "every lab", "required", "pip install torch torchvision"),
-        _package(
-            "torchvision", "torchvision", "models and fast transforms", "required", "pip install torch torchvision"
-        ),
-        _package(
-            "DALI",
-            "nvidia-dali-cuda130",
-            "one of the ways to solve `dataloader`",
-            "recommended",
-            "pip install nvidia-dali-cuda130",
-        ),
-        _package("nvtx", "nvtx", "named ranges in an nsys trace", "optional", "pip install nvtx"),
-        _package(
-            "ncu-report",
-            "ncu-report",
-            "reading .ncu-rep files at full precision",
-            "optional",
-            "pip install 'bottleneck-lab[ncu]'",
-        ),
-        _package(
-            "NVML",
-            "nvidia-ml-py",
-            "the GPUs in `lab monitor`",
-            "optional",
-            "pip install 'bottleneck-lab[gpu]'",
-        ),
-    ]
+    rows: tuple[tuple[str, str, str, Need, str], ...] = (
+        ("torch", "torch", "every lab: `lab run`, `profile` and `check`", "required", "labs"),
+        ("torchvision", "torchvision", "models and fast transforms", "required", "labs"),
+        ("Pillow", "pillow", "`lab data`, and the labs on images", "required", "labs"),
+        ("DALI", dali_build(), "one of the ways to solve `dataloader`", "recommended", dali_extra()),
+        ("nvtx", "nvtx", "named ranges in an nsys trace", "optional", "labs"),
+        ("ncu-report", "ncu-report", "reading .ncu-rep files at full precision", "optional", "ncu"),
+        ("NVML", "nvidia-ml-py", "the GPUs in `lab monitor`", "optional", "gpu"),
+    )
+    return [_package(*row[:4], install_command(row[4])) for row in rows]
 
 
 def _gpu() -> list[Finding]:
@@ -238,7 +219,7 @@ def _compiler() -> Finding:
         found = _package("nvcc", name, unlocks, "optional", "")
         if found.present:
             return Finding("nvcc", True, f"{found.found} (pip's {name})", unlocks, "optional")
-    return Finding("nvcc", False, "not installed", unlocks, "optional", "pip install 'bottleneck-lab[nvcc]'")
+    return Finding("nvcc", False, "not installed", unlocks, "optional", install_command("nvcc"))
 
 
 def _isolation() -> list[Finding]:

@@ -12,6 +12,7 @@ import msgspec
 import psutil
 
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.needs import install_command
 
 PREFIX = "bottleneck_lab"
 _REQUEST_S = 5
@@ -66,7 +67,7 @@ def open_nvml() -> tuple[Any, str]:
     try:
         import pynvml
     except ImportError:
-        return None, "NVML's Python package is not installed (pip install 'bottleneck-lab[gpu]')"
+        return None, f"NVML's Python package is not installed ({install_command('gpu')})"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

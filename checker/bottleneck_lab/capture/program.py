@@ -14,6 +14,7 @@ from bottleneck_lab.capture.launchers import as_python, split
 from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
 from bottleneck_lab.capture.script import NO_TORCH
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
+from bottleneck_lab.needs import install_command
 
 TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
 _SCRIPT = Path(__file__).with_name("script.py")
@@ -63,7 +64,8 @@ def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> C
     if outcome.get("problem") == NO_TORCH:
         return MachineError(
             "The Python that runs the program has no torch.",
-            "Activate the program's own environment, or name its Python: `lab profile -- /path/to/python …`.",
+            "Activate the program's own environment, or name its Python: `lab profile -- /path/to/python …`. "
+            f"`{install_command('labs')}` brings torch to this one.",
         )
     if request.options.schedule and outcome.get("status") == 0:
         wanted = sum(request.options.schedule)

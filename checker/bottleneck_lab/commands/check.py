@@ -86,7 +86,7 @@ def check_here(
     from bottleneck_lab.workspace.progress import note_attempt
 
     workspace.require_current()
-    require_torch()
+    require_torch("`lab check`")
     lab = workspace.lab
     chosen = device_for(lab, device, workspace.info.device)
     key = load_private_key(key_file) if key_file else None

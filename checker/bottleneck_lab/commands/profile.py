@@ -293,7 +293,7 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
 
     workspace = open_workspace(workspace_root)
     workspace.require_current()
-    require_torch()
+    require_torch("`lab profile`")
     locate_tool(tool)
     lab = workspace.lab
     chosen, data = device_for(lab, device, workspace.info.device), data_folder(lab)

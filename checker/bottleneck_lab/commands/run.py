@@ -34,7 +34,7 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
 
     workspace = here()
     workspace.require_current()
-    require_torch()
+    require_torch("`lab run`")
     lab, numbers = workspace.lab, _numbers(ranks)
     chosen = device_for(lab, device, workspace.info.device)
     scales = (lab.spec.measure, chosen) == ("ranks", "virtual")

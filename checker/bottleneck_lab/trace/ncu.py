@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.needs import install_command
 from bottleneck_lab.trace.counters import KernelCounters
 from bottleneck_lab.trace.external import find_tool, run_tool
 from bottleneck_lab.trace.timeline import DeviceInfo, DeviceTable, HostTable, Kind, MemoryTable, Timeline, make_table
@@ -71,7 +72,7 @@ def load_ncu_report(path: Path) -> Timeline:
     if tool is None:
         raise CaptureError(
             f"{path.name} needs NVIDIA's reader.",
-            "Run `pip install bottleneck-lab[ncu]`, or export with `ncu --import FILE --csv --page raw --print-units base`.",
+            f"Run `{install_command('ncu')}`, or export with `ncu --import FILE --csv --page raw --print-units base`.",
         )
     text = run_tool([tool, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"], path, limit_s=120)
     return as_timeline(parse_csv(text, path), path)

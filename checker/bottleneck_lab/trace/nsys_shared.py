@@ -6,8 +6,8 @@ together however the work is divided, and what a process that died had taken is 
 
 from __future__ import annotations
 
-import fcntl
 import pickle
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -15,6 +15,9 @@ from typing import IO
 from bottleneck_lab.trace.nsys_rows import Read
 from bottleneck_lab.trace.second_process import Work, fork, spawn
 from bottleneck_lab.trace.sqlite_pages import Leaves
+
+if sys.platform != "win32":  # where pages are not read, so nobody shares them
+    import fcntl
 
 _AT_WORK = 0
 """The byte that the first process keeps locked until it needs the other one's rows. No page has this number."""

@@ -21,7 +21,9 @@ Work = Callable[..., None]
 """A function of a module. Called with a file that both processes share, and with plain arguments."""
 
 _PR_SET_PDEATHSIG = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # Windows has no SIGHUP
 
 
 class SecondProcess(Protocol):
@@ -63,8 +65,11 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
 
 
 def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A fresh interpreter that does `work`; None where there is no room for another process."""
+    """A fresh interpreter that does `work`; None where there is no room for another process, or on Windows, where none inherits an open file."""
     import subprocess
+
+    if sys.platform == "win32":
+        return None
 
     code = f"from {work.__module__} import {work.__name__} as work; from {__name__} import spawned; spawned(work)"
     given = [sys.executable, "-P", "-c", code, str(os.getpid()), str(shared.fileno()), *map(str, arguments)]

@@ -55,7 +55,9 @@ class Database:
     """A database file that nobody writes to meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UnusualFileError for a format that is not read here, OSError when there is no reading it."""
+        """Raises UnusualFileError for a format that is not read here or a system that cannot (Windows), OSError when there is no reading it."""
+        if not hasattr(os, "preadv"):
+            raise UnusualFileError(path.name)
         self._buffer = np.empty(0, dtype=np.uint8)
         self._file = os.open(path, os.O_RDONLY)
         head = os.pread(self._file, 100, 0)

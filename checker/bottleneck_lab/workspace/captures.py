@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +11,9 @@ from pathlib import Path
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import explained, publish, remove
 from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered
+
+if sys.platform != "win32":  # where no captures are made
+    import fcntl
 
 
 def make_capture(workspace: Workspace, tool: str, fill: Callable[[Path], object]) -> Path:

@@ -15,6 +15,7 @@ from typing import IO
 
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.needs import require_packages
 from bottleneck_lab.workspace.home import dataset_root
 
 Report = Callable[[int, int], None]
@@ -50,6 +51,7 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
     generator = content_root() / "datasets" / f"{name}.py"
     if not generator.is_file():
         raise UsageError(f"There is no data set called '{name}'.", "`lab data photos` makes the one that the labs use.")
+    require_packages("labs", PIL="Pillow")
     root = dataset_root(name)
     arguments = [text for key, value in (options or {}).items() for text in (f"--{key}", str(value))]
     command = [sys.executable, str(generator), "--root", str(root), "--progress", "json", *arguments]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.needs import require_linux
 from bottleneck_lab.workspace.atomic import explained
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def _holder(descriptor: int) -> str:
@@ -36,8 +40,10 @@ def locked(path: Path, who: str, *, wait: bool = True, on_wait: Callable[[str], 
     """Hold the lock file `path` for the block.
 
     `who` is what others are told, with this process's number. When it is taken: wait, after one call of `on_wait` with
-    its holder's name; or, with `wait` False, raise MachineError.
+    its holder's name; or, with `wait` False, raise MachineError. So it does on Windows, where nothing is written to a workspace.
     """
+    if sys.platform == "win32":
+        require_linux("Working on a lab")
     with explained(path):
         # What a link in somebody else's workspace points to is not ours to write into.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, though not in its __all__
 from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.ranks.group import BACKEND, Client, EmulatedGroup
