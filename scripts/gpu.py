@@ -348,9 +348,9 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 
 def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     """One capture of a lab's code on `cuda`, cut and freed of names, as a file below `into`."""
-    from bottleneck_lab import capture as capturing
+    from bottleneck_lab.capture import workload
     from bottleneck_lab.commands import dev
-    from bottleneck_lab.commands.ui import data_folder
+    from bottleneck_lab.workspace.dataset import data_folder
     from bottleneck_lab.workspace.home import home
     from bottleneck_lab.workspace.start import start_workspace
 
@@ -361,7 +361,7 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
         out.mkdir()
         start_workspace(lab, workspace, DEVICE)
         dev._lay_out(lab, submissions(lab)[what], workspace)
-        trace = capturing.profile(
+        trace = workload.profile(
             lab,
             workspace,
             DEVICE,

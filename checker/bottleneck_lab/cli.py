@@ -1,7 +1,7 @@
 """The `lab` program: every command's entry, and the one place where an error becomes a message and an exit code.
 
-Most runs need one command of twenty: each is imported and made when it is asked for. Commands import what they need when they run, so that `lab --help`
-loads neither torch nor NumPy. Help is plain text in sections: Typer's boxed help imports Rich's Markdown and takes twice as long.
+A run needs one command of twenty, so a command's module is imported when the command is run; the help of all of them is the table
+below. That keeps `lab --help` and `lab list` free of torch, NumPy and Rich. Help is plain text: Typer's boxed help imports Rich.
 """
 
 from __future__ import annotations
@@ -11,91 +11,159 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from bottleneck_lab.commands import where
 from bottleneck_lab.errors import ExitCode, LabError
+from bottleneck_lab.needs import require_linux
+from bottleneck_lab.workspace.atomic import explain
 
-if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter
-
-_SECTIONS = {
-    "Look around": ("list", "doctor", "data", "monitor"),
-    "Work on a lab": ("start", "run", "profile", "report", "compare", "diagnose", "check", "watch"),
-    "Help and history": ("hint", "reset", "solution", "history", "verify"),
-    "For authors": ("dev",),
+SECTIONS = {
+    "Look around": {
+        "list": "Show the course: every lab, what it teaches, and how far you are.",
+        "doctor": "Examine this machine: what is here, what is missing, what it would unlock, and how to get it.",
+        "data": "Make the data set that the labs use, or verify and complete the one that is there.",
+        "monitor": "Show utilisation, memory, power and clocks of the GPUs, the machine's load, and the workload's step rate.",
+    },
+    "Work on a lab": {
+        "start": "Begin a lab: copy its files into a folder, and make its data set where it is missing.",
+        "run": "Run the workload as it stands in this folder, and print what it prints.",
+        "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
+        "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
+        "compare": "Compare two captures of this workspace: what got better, what got worse, what is only noise.",
+        "diagnose": "Answer the lab's questions: cause, evidence from your capture, and the gain you predict.",
+        "check": "Measure your work and get a verdict.",
+        "watch": "Check again whenever you save one of the files that you edit. Ctrl-C ends it.",
+    },
+    "Help and history": {
+        "hint": "Take the next hint. Each says a little more than the one before.",
+        "reset": "Put the lab's shipped files back. Your own versions are kept, and you are told where.",
+        "solution": "See how it can be done: put the reference solution into this folder. Your own files are kept.",
+        "history": "List your checks of this lab, with predicted beside measured.",
+        "verify": "Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not.",
+    },
+    "For authors": {
+        "dev": "Write labs: begin one, and prove that it works.",
+    },
 }
+"""Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
+
 _MODULES = {"list": "list_labs"}
 """Of commands whose module has another name, as `list` is Python's."""
 
-
-class _OnDemand(TyperGroup):
-    """All commands, by name; each is imported and made when it is asked for."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        names = [name for section in _SECTIONS.values() for name in section]
-        self.commands = dict.fromkeys(names)  # type: ignore[assignment]  # Typer lists and suggests names; the rest is made below
-
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002 - Click's signature
-        """The command of this name, or None."""
-        if cmd_name not in self.commands:
-            return None
-        module = _module(cmd_name)
-        return _authors(module) if cmd_name == "dev" else _single(cmd_name, module.command, module.EXAMPLE)
-
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 - Click's signature
-        """Write one definition list a section, from the first paragraph of what each command says of itself."""
-        for section, names in _SECTIONS.items():
-            with formatter.section(section):
-                formatter.write_dl([(name, _first_paragraph(_module(name))) for name in names])
-
-
-def _module(name: str) -> ModuleType:
-    return import_module(f"bottleneck_lab.commands.{_MODULES.get(name, name)}")
-
-
-def _first_paragraph(module: ModuleType) -> str:
-    told = getattr(module, "command", module).__doc__ or ""  # `dev` is a group: its module speaks for it
-    return " ".join(told.split("\n\n")[0].split())
-
-
 _PLAIN: dict[str, Any] = {
-    "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 
 
-def _single(name: str, function: Callable[..., Any], example: str) -> Command:
-    app = typer.Typer(**_PLAIN)
-    app.command(name, epilog=f"Example: {example}")(function)
+def module_of(name: str) -> ModuleType:
+    """The module of the command called `name`, imported now."""
+    return import_module(f"bottleneck_lab.commands.{_MODULES.get(name, name)}")
+
+
+# Typer's own base classes in these signatures are private (`typer._click`): Any stands for them.
+
+
+class _QuickFlags:
+    """Gives flags that were not set the value False: from version 0.29 on, Typer loads pydantic (60 ms) to convert None to bool."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The command's parameters, with its help option."""
+        parameters = super().get_params(ctx)  # type: ignore[misc]  # of the command that this is mixed into
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters
+
+
+class _Command(_QuickFlags, TyperCommand):
+    """A command whose module has been imported."""
+
+
+class _Authors(_QuickFlags, TyperGroup):
+    """`lab dev`, whose module has been imported."""
+
+
+class _Deferred(TyperCommand):
+    """A command known by its name and help; its module is imported when it is run or its own arguments are completed."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the real command."""
+        return _loaded(self.name or "").make_context(info_name, args, parent, **extra)
+
+
+class _Lab(_QuickFlags, TyperGroup):
+    """All commands, by name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {
+            name: _Deferred(name, help=summary) for section in SECTIONS.values() for name, summary in section.items()
+        }
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Click's signature
+        """Write one definition list for each section."""
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl(list(commands.items()))
+
+
+def _loaded(name: str) -> Any:
+    """The command called `name`, as Typer makes it of its function. Raises MachineError where its imports need Linux."""
+    try:
+        module = module_of(name)
+    except (ImportError, AttributeError):
+        require_linux(f"`lab {name}`")
+        raise
+    if name == "dev":
+        return _authors(module)
+    return _single(name, module.command, module.EXAMPLE)
+
+
+def _single(name: str, function: Callable[..., Any], example: str) -> Any:
+    app = typer.Typer(add_completion=False, **_PLAIN)
+    app.command(name, cls=_Command, epilog=f"Example: {example}")(function)
     return typer.main.get_command(app)
 
 
-def _authors(dev: ModuleType) -> Command:
-    app = typer.Typer(help=_first_paragraph(dev), no_args_is_help=True, **_PLAIN)
+def _authors(dev: ModuleType) -> Any:
+    app = typer.Typer(
+        cls=_Authors, help=SECTIONS["For authors"]["dev"], no_args_is_help=True, add_completion=False, **_PLAIN
+    )
     for name, example in (("check", dev.CHECK_EXAMPLE), ("new", dev.NEW_EXAMPLE), ("key", dev.KEY_EXAMPLE)):
-        app.command(name, epilog=f"Example: {example}")(getattr(dev, name))
+        app.command(name, cls=_Command, epilog=f"Example: {example}")(getattr(dev, name))
     return typer.main.get_command(app)
 
 
-app = typer.Typer(
-    cls=_OnDemand,
-    help="Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.",
-    epilog="Example: lab start dataloader",
-    invoke_without_command=True,
-    no_args_is_help=False,
-    **_PLAIN,
-)
-app.callback()(where.command)
+app = typer.Typer(cls=_Lab, epilog="Example: lab start dataloader", invoke_without_command=True, **_PLAIN)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(metadata.version("bottleneck-lab"))
+        raise typer.Exit
+
+
+@app.callback()
+def _lab(
+    context: typer.Context,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
+
+    Without a command: where you are, and what to do next.
+    """
+    if context.invoked_subcommand is None:
+        module_of("where").command()
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -141,8 +209,6 @@ def _invoke() -> int:
     except BrokenPipeError:
         return _PIPE_CLOSED
     except OSError as error:
-        from bottleneck_lab.workspace.atomic import explain
-
         if os.environ.get("BOTTLENECK_LAB_DEBUG"):
             raise
         explained = explain(error, Path("a file"))

@@ -389,7 +389,7 @@ def checked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(checked, tmp_path, monkeypatch, device):
-    monkeypatch.setattr("bottleneck_lab.commands.ui.data_folder", lambda _: tmp_path / "photos")
+    monkeypatch.setattr("bottleneck_lab.commands.dev.data_folder", lambda _: tmp_path / "photos")
     lab = find_lab("resnet-top-ops")
     assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
     assert dev._check(lab, lab.solution, device).outcome == "PASS"

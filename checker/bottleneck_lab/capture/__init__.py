@@ -3,9 +3,3 @@
 Capture and analysis meet only at these files. The code that runs here is the learner's own, in their own folder, as when they start it by hand;
 nothing it says reaches a verdict.
 """
-
-from __future__ import annotations
-
-from bottleneck_lab.capture.workload import profile, run_workload
-
-__all__ = ["profile", "run_workload"]

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName, Json, NoWait
-
-if TYPE_CHECKING:
-    from bottleneck_lab.catalog import Device, Lab
-    from bottleneck_lab.grading.verdict import Verdict
-    from bottleneck_lab.workspace.attempts import Attempt
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.commands.evidence import figures, mismatch, readable
+from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.static import show_static
+from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.grading.attest import load_private_key, sign
+from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.measure.process import bubblewrap, shown
+from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.workspace.attempts import Attempt, record, submission
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.progress import note_attempt
 
 EXAMPLE = "lab check --json"
 
@@ -41,20 +53,13 @@ def command(
     Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
     """
     if static:
-        from bottleneck_lab.commands.static import show_static
-        from bottleneck_lab.commands.ui import here
-
         show_static(here(), as_json=json)
         return
-    from bottleneck_lab.commands.ui import console, here, note, print_json
-
     workspace = here()
     attempt = check_here(workspace, device, no_wait=no_wait, key_file=sign)
     if json:
         print_json(attempt.verdict)
     else:
-        from bottleneck_lab.report.console import render_verdict
-
         render_verdict(attempt.verdict, console())
         _tell_of_older_capture(workspace)
         note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
@@ -63,9 +68,6 @@ def command(
 
 def _tell_of_older_capture(workspace: Workspace) -> None:
     """Nobody shall read a verdict beside a timeline of other code without knowing it."""
-    from bottleneck_lab.commands.evidence import mismatch, readable
-    from bottleneck_lab.commands.ui import say
-
     captures = readable(workspace)
     told = mismatch(workspace, captures[-1]) if captures else None
     if told:
@@ -79,16 +81,10 @@ def check_here(
 
     With a runner's private key, the verdict is signed. The key is read before anything is measured, and never by a worker.
     """
-    from bottleneck_lab.capture.doctor import require_torch
-    from bottleneck_lab.commands.ui import device_for, waiting
-    from bottleneck_lab.grading.attest import load_private_key, sign
-    from bottleneck_lab.workspace.attempts import record, submission
-    from bottleneck_lab.workspace.progress import note_attempt
-
     workspace.require_current()
     require_torch("`lab check`")
     lab = workspace.lab
-    chosen = device_for(lab, device, workspace.info.device)
+    chosen = choose_device(lab, device or workspace.info.device)
     key = load_private_key(key_file) if key_file else None
     if key_file:
         _require_secret(key_file, lab)
@@ -102,10 +98,6 @@ def check_here(
 
 def _require_secret(key_file: Path, lab: Lab) -> None:
     """Raises MachineError where the code under test could read the key that is to vouch for it."""
-    from bottleneck_lab.commands.ui import data_folder
-    from bottleneck_lab.errors import MachineError
-    from bottleneck_lab.measure.process import bubblewrap, shown
-
     if bubblewrap() is None:
         raise MachineError(
             "A verdict is signed only where the code under test is in a sandbox: without one it can read the key.",
@@ -119,13 +111,6 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
 
 
 def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
-    from bottleneck_lab.commands.evidence import figures
-    from bottleneck_lab.commands.ui import data_folder, progress
-    from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
-    from bottleneck_lab.measure.verifier import check_lab
-    from bottleneck_lab.workspace.diagnosis_file import load_answers
-    from bottleneck_lab.workspace.home import home
-
     lab = workspace.lab
     questions = lab.spec.questions
     seen = figures(workspace) if any(question.from_capture for question in questions) else None

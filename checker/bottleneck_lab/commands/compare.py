@@ -6,26 +6,34 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
+from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.commands import completion
+from bottleneck_lab.commands.evidence import read_capture, readable
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import Json, here, print_json
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.console import render_comparison
+from bottleneck_lab.workspace.captures import find_capture
 
 EXAMPLE = "lab compare 1 2"
 
 
 def command(
     before: Annotated[
-        str | None, typer.Argument(help="A capture's number; by default the first with a timeline.")
+        str | None,
+        typer.Argument(
+            help="A capture's number; by default the first with a timeline.", autocompletion=completion.capture_numbers
+        ),
     ] = None,
-    after: Annotated[str | None, typer.Argument(help="Another's; by default the latest with a timeline.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Argument(
+            help="Another's; by default the latest with a timeline.", autocompletion=completion.capture_numbers
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare two captures of this workspace: what got better, what got worse, what is only noise."""
-    from bottleneck_lab.analysis.compare import compare
-    from bottleneck_lab.commands.evidence import read_capture, readable
-    from bottleneck_lab.commands.ui import console, here, print_json
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.report.console import render_comparison
-    from bottleneck_lab.workspace.captures import find_capture
-
     workspace = here()
     captures = readable(workspace)
     second = captures[-1] if captures and after is None else find_capture(workspace, after)

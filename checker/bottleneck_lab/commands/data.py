@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
+from bottleneck_lab.commands.screen import progress
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.workspace.dataset import make_dataset
 
 EXAMPLE = "lab data photos --images 10000"
 
@@ -23,8 +25,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Make the data set that the labs use, or verify and complete the one that is there."""
-    from bottleneck_lab.commands.ui import print_json, say
-
     asked = {"small": images, "large": large}
     root = make(name, {key: value for key, value in asked.items() if value is not None})
     if json:
@@ -35,9 +35,6 @@ def command(
 
 def make(name: str, options: dict[str, int] | None = None) -> Path:
     """Make the data set `name` and show how far it is; its folder."""
-    from bottleneck_lab.commands.ui import progress
-    from bottleneck_lab.workspace.dataset import make_dataset
-
     with progress() as show:
         return make_dataset(
             name, lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)), options=options

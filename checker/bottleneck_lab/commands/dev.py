@@ -7,15 +7,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName, Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.catalog import Device, Lab
-    from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.catalog import Device, Lab, find_lab, load_labs
+from bottleneck_lab.commands import completion
+from bottleneck_lab.commands.screen import progress
+from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.grading.attest import generate_key
+from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.measure.finding_answers import measured_answers
+from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.atomic import explained
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
+from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.lab_rules import check_course, check_files, course_names, variants
+from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
 
 CHECK_EXAMPLE = "lab dev check dataloader --static"
 KEY_EXAMPLE = "lab dev key runner.pem"
@@ -29,7 +41,9 @@ _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 
 def check(
-    labs: Annotated[list[str] | None, typer.Argument(help="Which labs; by default all.")] = None,
+    labs: Annotated[
+        list[str] | None, typer.Argument(help="Which labs; by default all.", autocompletion=completion.lab_names)
+    ] = None,
     static: Annotated[bool, typer.Option("--static", help="Look at the files only; measure nothing.")] = False,
     only: Annotated[Part | None, typer.Option("--only", help="Measure nothing else of it.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Measure only the variant or mutant of this name.")] = None,
@@ -41,11 +55,6 @@ def check(
     The brief, hints and diagnosis are there and no file is stray; the starter is right and FAILs for its declared reason; the
     solution and every variant PASS; every mutant FAILs for the reason it declares.
     """
-    from bottleneck_lab.catalog import find_lab, load_labs
-    from bottleneck_lab.commands.ui import print_json
-    from bottleneck_lab.errors import ExitCode
-    from bottleneck_lab.workspace.lab_rules import check_course, check_files
-
     chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
     rows = [_row("the course", "files", check_course(), json=json)] if not labs else []
     for lab in chosen:
@@ -60,8 +69,6 @@ def check(
 
 def _row(lab: str, what: str, problems: list[str], *, json: bool) -> dict[str, Any]:
     """One proof, told at once since the next may take a minute."""
-    from bottleneck_lab.commands.ui import say
-
     if not json:
         say(f"{'✗' if problems else '✓'} {lab}: {what}", style="red" if problems else None)
         for problem in problems:
@@ -71,10 +78,7 @@ def _row(lab: str, what: str, problems: list[str], *, json: bool) -> dict[str, A
 
 def _measure(lab: Lab, device: str | None, only: Part | None, name: str | None) -> Iterator[tuple[str, list[str]]]:
     """Grade the starter, the solution, every variant and every mutant, or a part of these, by the function that grades learners."""
-    from bottleneck_lab.commands.ui import device_for
-    from bottleneck_lab.workspace.lab_rules import variants
-
-    chosen = device_for(lab, device)
+    chosen = choose_device(lab, device)
     if name is None and only in (None, "starter"):
         yield f"starter on {chosen}", _starter_problems(lab, _check(lab, lab.path, chosen))
     if name is None and only in (None, "solution"):
@@ -87,8 +91,6 @@ def _measure(lab: Lab, device: str | None, only: Part | None, name: str | None) 
 
 
 def _measure_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[tuple[str, list[str]]]:
-    from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
-
     for mutant in load_mutants(lab, device):
         if name in (None, mutant.id):
             with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
@@ -115,9 +117,6 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
     The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out. Where the solution's
     is another machine's (a GPU has other operators), a second check is given what the first has measured.
     """
-    from bottleneck_lab.measure.finding_answers import measured_answers
-    from bottleneck_lab.workspace.diagnosis_file import with_answer
-
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
         _lay_out(lab, folder, workspace)
@@ -133,12 +132,6 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
 
 
 def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device) -> Verdict:
-    from bottleneck_lab.commands.ui import data_folder, progress
-    from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
-    from bottleneck_lab.measure.verifier import check_lab
-    from bottleneck_lab.workspace.diagnosis_file import load_answers
-    from bottleneck_lab.workspace.home import home
-
     answers = load_answers(lab.solution)
     questions = [question for question in lab.spec.questions if question.from_capture is None]
     unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
@@ -174,11 +167,6 @@ def new(
 
     It is complete and works, to be changed piece by piece.
     """
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.workspace.atomic import explained
-    from bottleneck_lab.workspace.lab_rules import course_names
-
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise UsageError(f"'{slug}' is no name for a lab.", "Use small letters, digits and hyphens: `memory-copies`.")
     targets = [into / part / slug for part in _PARTS]
@@ -208,9 +196,6 @@ def key(
     file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one goes beside it.")],
 ) -> None:
     """Make a runner's signing key, for `lab check --sign`."""
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.grading.attest import generate_key
-
     public = generate_key(file)
     say(f"private  {file}   (keep it on the runner, readable by nobody else)")
     say(f"public   {public}   (publish it)")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.analysis.summary import Summary
-    from bottleneck_lab.catalog import QuestionSpec
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.commands.evidence import of_shipped_code
+from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.grading.diagnosis import disagreement, figures_of, problem, shown
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
+from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab diagnose --answer evidence=0.6"
 
@@ -29,9 +31,6 @@ def command(
     The answers go into diagnosis.toml, which you may also edit. What can be read off your capture is compared at once;
     `lab check` grades it all.
     """
-    from bottleneck_lab.commands.ui import here
-    from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
-
     workspace = here()
     questions = workspace.lab.spec.questions
     known = load_answers(workspace.root)
@@ -50,8 +49,6 @@ def command(
 
 
 def _parse(questions: list[QuestionSpec], answers: list[str]) -> dict[str, str | float]:
-    from bottleneck_lab.errors import UsageError
-
     by_id = {question.id: question for question in questions}
     given = {}
     for text in answers:
@@ -67,9 +64,6 @@ def _parse(questions: list[QuestionSpec], answers: list[str]) -> dict[str, str |
 
 def _value(question: QuestionSpec, text: str) -> str | float:
     """The typed answer. Raises UsageError when it has not the form that the question asks for."""
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.grading.diagnosis import problem
-
     value: str | float = text.strip()
     if question.type in ("share", "ratio"):
         try:
@@ -86,9 +80,6 @@ def _value(question: QuestionSpec, text: str) -> str | float:
 
 def _ask(question: QuestionSpec, known: Any) -> str | float:
     """Ask at the terminal until the answer has the right form."""
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.errors import UsageError
-
     say(f"\n{question.ask}", style="bold")
     for number, choice in enumerate(question.choices, 1):
         say(f"  {number}  {choice}", hang=3)
@@ -110,9 +101,6 @@ def compare_answers(workspace: Workspace, answers: dict[str, Any]) -> list[dict[
 
     A choice is graded by `lab check` only.
     """
-    from bottleneck_lab.commands.evidence import of_shipped_code
-    from bottleneck_lab.grading.diagnosis import disagreement, figures_of, problem
-
     questions = workspace.lab.spec.questions
     summary = of_shipped_code(workspace) if questions else None
     seen = figures_of(summary) if summary else None
@@ -129,8 +117,6 @@ def compare_answers(workspace: Workspace, answers: dict[str, Any]) -> list[dict[
 
 def _evidence(question: QuestionSpec, summary: Summary | None, seen: dict[str, float] | None) -> str:
     """The capture's sentence on what is asked: its figure, or for a cause the costliest finding that is one of the choices."""
-    from bottleneck_lab.grading.diagnosis import shown
-
     if summary is None or seen is None:
         return ""
     found = (each.evidence for each in summary.findings if {each.id, each.cause} & set(question.choices))
@@ -138,9 +124,6 @@ def _evidence(question: QuestionSpec, summary: Summary | None, seen: dict[str, f
 
 
 def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> None:
-    from bottleneck_lab.commands.ui import print_json, say
-    from bottleneck_lab.errors import ExitCode
-
     rows = compare_answers(workspace, answers)
     if json:
         print_json(rows)
@@ -155,9 +138,6 @@ def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> Non
 
 
 def _show(row: dict[str, Any]) -> None:
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.workspace.diagnosis_file import is_given
-
     say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer'] if is_given(row['answer']) else '…'}")
     for line in filter(None, (row["ask"], row["problem"] or row["evidence"])):
         say(f"    {line}", style="dim")

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.capture.doctor import Finding
+from bottleneck_lab.capture.doctor import Finding, examine
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.errors import ExitCode
 
 EXAMPLE = "lab doctor --json"
 
 
 def command(json: Json = False) -> None:
     """Examine this machine: what is here, what is missing, what it would unlock, and how to get it."""
-    from bottleneck_lab.capture.doctor import examine
-    from bottleneck_lab.commands.ui import print_json, say
-    from bottleneck_lab.errors import ExitCode
-
     findings = examine()
     unfit = [finding.name for finding in findings if finding.need == "required" and not finding.present]
     if json:
@@ -38,8 +31,6 @@ def command(json: Json = False) -> None:
 
 
 def _show(finding: Finding) -> None:
-    from bottleneck_lab.commands.ui import say
-
     mark = "✓" if finding.present else ("✗" if finding.need == "required" else "–")
     say(f"{mark} {finding.name}: {finding.found}", style="red" if mark == "✗" else None)
     if not finding.present:

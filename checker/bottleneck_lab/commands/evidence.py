@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bottleneck_lab.analysis.summary import Summary
-    from bottleneck_lab.trace import Timeline
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.report.words import format_moment
+from bottleneck_lab.trace import Timeline, load, merge_ranks
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.folder import Workspace, numbered, read_json
 
 
 def read_timeline(folder: Path) -> Timeline:
     """The timeline of one capture, all its ranks together. Raises CaptureError when it cannot be read."""
-    from bottleneck_lab.trace import load, merge_ranks
-
     return merge_ranks([load(path) for path in trace_files(folder)])
 
 
 def read_capture(folder: Path) -> Summary:
     """The summary of one capture. Raises CaptureError when it cannot be read."""
-    from bottleneck_lab.analysis.summary import summarise
-
     return summarise(read_timeline(folder))
 
 
 def trace_files(folder: Path) -> list[Path]:
     """The trace files that `capture.json` names. Raises CaptureError when it names none that are there."""
-    from bottleneck_lab.errors import CaptureError
-
     files = [folder / name for name in _description(folder).get("files", []) if (folder / name).is_file()]
     if not files:
         raise CaptureError(f"The capture {folder.name} holds no trace.", "Make another with `lab profile`.")
@@ -36,15 +33,11 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 def _description(folder: Path) -> dict[str, Any]:
-    from bottleneck_lab.workspace.folder import read_json
-
     return read_json(folder / "capture.json", dict[str, Any])
 
 
 def circumstances(folder: Path) -> dict[str, str]:
     """When, with what and on which machine a capture was made, as `capture.json` says."""
-    from bottleneck_lab.report.words import format_moment
-
     description = _description(folder)
     told = {name: format_moment(str(description[key])) for name, key in _TOLD.items() if description.get(key)}
     return {name: str(value) for name, value in {**told, **description.get("environment", {})}.items()}
@@ -55,8 +48,6 @@ _TOLD = {"made": "made_at", "tool": "tool", "device": "device"}
 
 def mismatch(workspace: Workspace, folder: Path) -> str | None:
     """One sentence when the capture and the latest check are about different code; None when they are not, or there was no check."""
-    from bottleneck_lab.workspace.attempts import load_attempts
-
     attempts, description = load_attempts(workspace), _description(folder)
     checked = attempts[-1].verdict if attempts else None
     if checked is None or description.get("code", "") in ("", checked.submission_hash) or not checked.submission_hash:
@@ -68,8 +59,6 @@ def mismatch(workspace: Workspace, folder: Path) -> str | None:
 
 def readable(workspace: Workspace) -> list[Path]:
     """The captures that hold a timeline, oldest first: an ncu capture, of single kernels, does not."""
-    from bottleneck_lab.workspace.folder import numbered
-
     return [path for _, path in numbered(workspace.captures) if not path.name.endswith(("-ncu", "-sanitizer"))]
 
 
@@ -93,8 +82,6 @@ def of_shipped_code(workspace: Workspace) -> Summary | None:
 
 def figures(workspace: Workspace) -> dict[str, float] | None:
     """The same as named numbers; None without a capture."""
-    from bottleneck_lab.grading.diagnosis import figures_of
-
     summary = of_shipped_code(workspace)
     return figures_of(summary) if summary else None
 

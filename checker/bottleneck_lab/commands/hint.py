@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.catalog import HintSpec
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.catalog import HintSpec
+from bottleneck_lab.commands.evidence import evidence
+from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.hints import load_hints, take_hint
+from bottleneck_lab.workspace.progress import note_hint
 
 EXAMPLE = "lab hint --again"
 
@@ -20,10 +21,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Take the next hint. Each says a little more than the one before."""
-    from bottleneck_lab.commands.ui import here, print_json, say
-    from bottleneck_lab.workspace.hints import load_hints, take_hint
-    from bottleneck_lab.workspace.progress import note_hint
-
     workspace = here()
     hints = workspace.lab.spec.hints
     taken = None if again else take_hint(workspace)
@@ -48,8 +45,6 @@ def _text(workspace: Workspace, hint: HintSpec) -> str:
     """The hint with the evidence that the learner's latest capture holds for it."""
     if hint.finding is None:
         return hint.text
-    from bottleneck_lab.commands.evidence import evidence
-
     found = evidence(workspace, hint.finding)
     return hint.text.replace(
         "{evidence}", found or "(make a capture with `lab profile`, and this hint shows what is in it)"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.workspace.attempts import Attempt
+from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.report.words import headline
+from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 
 EXAMPLE = "lab history --json"
 
 
 def command(json: Json = False) -> None:
     """List your checks of this lab, with predicted beside measured."""
-    from bottleneck_lab.commands.ui import here, print_json, say
-    from bottleneck_lab.workspace.attempts import load_attempts
-
     rows = [_row(attempt) for attempt in load_attempts(here())]
     if json:
         print_json(rows)
@@ -27,8 +23,6 @@ def command(json: Json = False) -> None:
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:
-    from bottleneck_lab.report.words import headline
-
     verdict = attempt.verdict
     return {
         "number": attempt.number,
@@ -49,8 +43,6 @@ _STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "m
 
 def _show(rows: list[dict[str, Any]]) -> None:
     """One line a check; on a narrow terminal the words at its end go below."""
-    from bottleneck_lab.commands.ui import say
-
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.catalog import Lab
-    from bottleneck_lab.workspace.progress import LabProgress
+from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.workspace.progress import LabProgress, load_progress
 
 EXAMPLE = "lab list --json"
 
 
 def command(json: Json = False) -> None:
     """Show the course: every lab, what it teaches, and how far you are."""
-    from bottleneck_lab.catalog import load_labs
-    from bottleneck_lab.commands.ui import print_json
-    from bottleneck_lab.workspace.progress import load_progress
-
     done = load_progress().labs
     rows = [_row(lab, done.get(slug)) for slug, lab in load_labs().items()]
     if json:
@@ -48,8 +42,6 @@ def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from bottleneck_lab.commands.ui import say
-
     stage = None
     width = max(len(row["lab"]) for row in rows)
     marks = {"open": " ", "started": "…", "passed": "✓"}

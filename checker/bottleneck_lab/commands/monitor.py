@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from bottleneck_lab.capture.monitor import Endpoint, Sample, Sampler
+from bottleneck_lab.capture.monitor import Endpoint, Sample, Sampler, open_nvml, prometheus
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import Json, note
 
 EXAMPLE = "lab monitor --steps /tmp/steps --prometheus 9105"
 
@@ -41,9 +42,6 @@ def command(
 
     With --json, one line a sample. Utilisation says that a kernel ran, not that the GPU was used well: for that, `lab profile`.
     """
-    from bottleneck_lab.capture.monitor import Sampler, open_nvml
-    from bottleneck_lab.commands.ui import note
-
     nvml, no_gpu = open_nvml()
     if no_gpu:
         note(f"No GPU is shown: {no_gpu}.")
@@ -61,9 +59,6 @@ def _endpoint(port: int | None) -> Iterator[Endpoint | None]:
     if port is None:
         yield None
         return
-    from bottleneck_lab.capture.monitor import Endpoint
-    from bottleneck_lab.commands.ui import note
-
     with Endpoint(port) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         note(f"Prometheus can scrape http://127.0.0.1:{server.server_port}/metrics")
@@ -75,8 +70,6 @@ def _endpoint(port: int | None) -> Iterator[Endpoint | None]:
 
 def _samples(sampler: Sampler, endpoint: Endpoint | None, interval_s: float, count: int) -> Iterator[Sample]:
     """Samples at fixed times: a slow one does not put off those after it. The first, of no interval yet, is left out."""
-    from bottleneck_lab.capture.monitor import prometheus
-
     sampler.sample()
     number, began = 0, time.monotonic()
     while not count or number < count:
@@ -89,18 +82,12 @@ def _samples(sampler: Sampler, endpoint: Endpoint | None, interval_s: float, cou
 
 
 def _print_lines(samples: Iterator[Sample]) -> None:
-    import msgspec
-
     for sample in samples:
         sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
         sys.stdout.flush()
 
 
 def _draw(samples: Iterator[Sample]) -> None:
-    from rich.live import Live
-
-    from bottleneck_lab.commands.ui import console
-
     if not console().is_terminal:
         for sample in samples:
             console().print(_table(sample))
@@ -112,9 +99,6 @@ def _draw(samples: Iterator[Sample]) -> None:
 
 def _table(sample: Sample) -> Table:
     """Names in the first column, figures in the second; a GPU is one line."""
-    from rich.table import Table
-    from rich.text import Text
-
     host = sample.host
     table = Table.grid(padding=(0, 2))
     for gpu in sample.gpus:

@@ -6,15 +6,28 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName, Json, NoWait
-
-if TYPE_CHECKING:
-    from bottleneck_lab.capture.recording import Captured, Options, Request
-    from bottleneck_lab.trace import Timeline
+from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.capture import workload
+from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.recording import Captured, Options, Request
+from bottleneck_lab.capture.sanitizer import CHECKS
+from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool, record
+from bottleneck_lab.commands.evidence import read_capture, read_timeline, readable
+from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
+from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
+from bottleneck_lab.report.console import render_counters, render_summary
+from bottleneck_lab.trace import Timeline, load
+from bottleneck_lab.workspace.atomic import publish
+from bottleneck_lab.workspace.captures import held, make_capture, new_folder
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
+from bottleneck_lab.workspace.home import home
 
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
@@ -56,8 +69,6 @@ def command(
 
     The profiler's own command line is shown: it can be copied and run by hand.
     """
-    from bottleneck_lab.capture.recording import Options
-
     options = Options(
         shapes=shapes,
         memory=memory or tool == "memory",
@@ -80,8 +91,6 @@ def command(
 
 
 def _only_for_programs() -> None:
-    from bottleneck_lab.errors import UsageError
-
     raise UsageError(
         "In a lab a capture is always made the same way; only --tool and --device can be chosen.",
         "Name the program to use the other options: `lab profile --stack -- python train.py`.",
@@ -89,8 +98,6 @@ def _only_for_programs() -> None:
 
 
 def _schedule(text: str | None) -> tuple[int, int, int] | None:
-    from bottleneck_lab.errors import UsageError
-
     if text is None:
         return None
     parts = [int(part) for part in text.split(",") if part.strip().isdecimal()]
@@ -103,9 +110,6 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
 
 
 def _known_check(names: str) -> str:
-    from bottleneck_lab.capture.sanitizer import CHECKS
-    from bottleneck_lab.errors import UsageError
-
     for name in names.split(","):
         if name not in CHECKS:
             raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
@@ -116,11 +120,6 @@ def _profile_program(
     program: tuple[str, ...], tool: str, options: Options, out: Path | None, limit_s: float, *, json: bool
 ) -> None:
     """From any folder, with or without a lab in it."""
-    from bottleneck_lab.capture.recording import Request
-    from bottleneck_lab.capture.tools import locate_tool
-    from bottleneck_lab.commands.ui import note
-    from bottleneck_lab.errors import ExitCode
-
     locate_tool(tool)
     pipe = (sys.stderr if json else sys.stdout).buffer
 
@@ -149,10 +148,6 @@ def _profile_program(
 @contextmanager
 def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
     """What the capture is to be called, and the unfinished folder in which it is made. What fails leaves nothing."""
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.workspace.captures import held, new_folder
-    from bottleneck_lab.workspace.folder import UNFINISHED
-
     final = out.expanduser().absolute() if out else None
     parent = final.parent if final else Path.cwd() / "captures"
     made_parent = not parent.exists()
@@ -174,10 +169,6 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
 
 def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
     """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
-    from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, record
-    from bottleneck_lab.commands.evidence import read_timeline
-    from bottleneck_lab.workspace.atomic import publish
-
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
     timeline = None
@@ -191,9 +182,6 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
 
 def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
     """The timeline of an nsys capture; None for one that holds only what is for nsys' own window, as of a program without CUDA and NVTX."""
-    from bottleneck_lab.commands.evidence import read_timeline
-    from bottleneck_lab.errors import CaptureError
-
     try:
         return read_timeline(folder)
     except CaptureError as error:
@@ -202,10 +190,6 @@ def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
 
 
 def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:
-    from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.commands.ui import console, note, print_json, say
-    from bottleneck_lab.report.console import render_summary
-
     summary = summarise(timeline) if timeline is not None else None
     if json:
         files = sorted(path.name for path in folder.iterdir())
@@ -234,20 +218,12 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
 
 def _show_kernels(folder: Path, files: list[str]) -> None:
     """The kernels' counters, one's own beside the library's, and what to attack first."""
-    from bottleneck_lab.analysis.kernel_counters import compare_kernels
-    from bottleneck_lab.commands.ui import console
-    from bottleneck_lab.report.console import render_counters
-    from bottleneck_lab.trace import load
-
     for name in files:
         timeline = load(folder / name)
         render_counters(compare_kernels(timeline.counters), timeline.notes, console())
 
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
-    from bottleneck_lab.commands.evidence import read_capture, readable
-    from bottleneck_lab.commands.ui import console, here, note, print_json, say
-
     workspace = here()
     folder = capture(workspace.root, tool, device, no_wait=no_wait)
     summary = read_capture(folder) if folder in readable(workspace) else None
@@ -257,8 +233,6 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         )
         return
     if summary:
-        from bottleneck_lab.report.console import render_summary
-
         render_summary(summary, console())
     _show_description(folder, tool)
     note(f"The capture is in {folder}")
@@ -267,11 +241,6 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
 
 def _show_description(folder: Path, tool: str) -> None:
     """What `capture.json` says besides: kernels, remarks, and the command by which the learner can do the same."""
-    from typing import Any
-
-    from bottleneck_lab.commands.ui import note, say
-    from bottleneck_lab.workspace.folder import read_json
-
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -283,24 +252,16 @@ def _show_description(folder: Path, tool: str) -> None:
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
     """Make one capture of the workspace's workload; its folder. Leaves nothing behind when it fails."""
-    from bottleneck_lab import capture as capturing
-    from bottleneck_lab.capture.doctor import require_torch
-    from bottleneck_lab.capture.tools import locate_tool
-    from bottleneck_lab.commands.ui import data_folder, device_for, progress, waiting
-    from bottleneck_lab.workspace.captures import make_capture
-    from bottleneck_lab.workspace.folder import open_workspace
-    from bottleneck_lab.workspace.home import home
-
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch("`lab profile`")
     locate_tool(tool)
     lab = workspace.lab
-    chosen, data = device_for(lab, device, workspace.info.device), data_folder(lab)
+    chosen, data = choose_device(lab, device or workspace.info.device), data_folder(lab)
 
     def fill(out: Path) -> None:
         with progress() as show:
-            capturing.profile(lab, workspace.root, chosen, tool, data=data, home=home(), out=out, progress=show)
+            workload.profile(lab, workspace.root, chosen, tool, data=data, home=home(), out=out, progress=show)
 
     with workspace.working("lab profile", wait=not no_wait, on_wait=waiting):
         return make_capture(workspace, tool, fill)

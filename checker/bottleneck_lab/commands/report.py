@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.grading.verdict import Verdict
-    from bottleneck_lab.report.page_verdict import Answered
-    from bottleneck_lab.trace import Timeline
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.query import query
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.catalog import content_root
+from bottleneck_lab.commands import completion
+from bottleneck_lab.commands.diagnose import compare_answers
+from bottleneck_lab.commands.evidence import circumstances, mismatch, readable, trace_files
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import Json, here, note, print_json, say
+from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.report.console import render_counters, render_summary, render_verdict
+from bottleneck_lab.report.html import render_html
+from bottleneck_lab.report.page_verdict import Answered
+from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
+from bottleneck_lab.trace import Timeline, load, merge_ranks
+from bottleneck_lab.trace.allocator import keep_freed
+from bottleneck_lab.trace.load import by_number
+from bottleneck_lab.workspace.atomic import explained, write_bytes
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.captures import find_capture
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.folder import Workspace, numbered
 
 EXAMPLE = "lab report --html report.html"
 
@@ -26,7 +46,8 @@ def command(
     capture: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, or any trace file or capture folder, also one of several ranks' traces; by default this lab's latest."
+            help="A capture's number, or any trace file or capture folder, also one of several ranks' traces; by default this lab's latest.",
+            autocompletion=completion.capture_numbers,
         ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page there.")] = None,
@@ -42,9 +63,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.trace.allocator import keep_freed
-
     keep_freed()
     subject = recorded_subject(recorded) if recorded else find_subject(capture)
     if html:
@@ -67,30 +85,19 @@ class Subject:
 
     def timeline(self) -> Timeline:
         """All ranks together. Raises CaptureError when a trace cannot be read."""
-        from bottleneck_lab.trace import load, merge_ranks
-
         return merge_ranks([load(path) for path in self.traces])
 
     def attempts(self) -> list[Verdict]:
         """The checks of the lab so far, oldest first."""
-        from bottleneck_lab.workspace.attempts import load_attempts
-
         return [attempt.verdict for attempt in load_attempts(self.workspace)] if self.workspace else []
 
     def mismatch(self) -> str | None:
         """One sentence when capture and latest check are about different code."""
-        from bottleneck_lab.commands.evidence import mismatch
-
         return mismatch(self.workspace, self.folder) if self.workspace and self.folder else None
 
 
 def find_subject(what: str | None) -> Subject:
     """A file or folder of that name, or a capture of the workspace that one stands in. Raises UsageError, CaptureError."""
-    from bottleneck_lab.commands.evidence import readable, trace_files
-    from bottleneck_lab.commands.ui import here
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.workspace.captures import find_capture
-
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
@@ -110,9 +117,6 @@ def find_subject(what: str | None) -> Subject:
 
 def _ranks_in(folder: Path) -> list[Path]:
     """The traces in a folder, one a rank, in the order of the numbers in their names; of a report and its export, the export. Raises CaptureError."""
-    from bottleneck_lab.errors import CaptureError
-    from bottleneck_lab.trace.load import by_number
-
     found: dict[str, Path] = {}
     for ending in (".nsys-rep", ".sqlite", ".json", ".json.gz"):
         found |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
@@ -126,8 +130,6 @@ def _ranks_in(folder: Path) -> list[Path]:
 
 def _own_capture(what: str | None) -> Path | None:
     """Outside a lab, the capture of that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
-    from bottleneck_lab.workspace.folder import numbered
-
     found = [(number, path) for number, path in numbered(Path.cwd() / "captures") if (path / "capture.json").is_file()]
     wanted = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
     return wanted[-1] if wanted else None
@@ -138,10 +140,6 @@ def recorded_subject(tool: str) -> Subject:
 
     Raises UsageError where there is none.
     """
-    from bottleneck_lab.catalog import content_root
-    from bottleneck_lab.commands.ui import here
-    from bottleneck_lab.errors import UsageError
-
     slug, folder = here().lab.slug, content_root() / "datasets" / "captures"
     found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
     if not found:
@@ -150,11 +148,6 @@ def recorded_subject(tool: str) -> Subject:
 
 
 def _show(subject: Subject, *, json: bool) -> None:
-    from bottleneck_lab.analysis.kernel_counters import compare_kernels
-    from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.commands.ui import console, print_json, say
-    from bottleneck_lab.report.console import render_counters, render_summary, render_verdict
-
     timeline, attempts, warning = subject.timeline(), subject.attempts(), subject.mismatch()
     summary, pairs = summarise(timeline), compare_kernels(timeline.counters)
     if json:
@@ -173,17 +166,10 @@ def _show(subject: Subject, *, json: bool) -> None:
 
 
 def _query(subject: Subject, sql: str, *, json: bool) -> None:
-    from bottleneck_lab.analysis.query import query
-    from bottleneck_lab.commands.ui import console, note, print_json
-
     found = query(subject.timeline(), sql)
     if json:
         print_json(found)
         return
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(found.columns):
         number = all(isinstance(row[place], int | float) for row in found.rows)
@@ -197,11 +183,6 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 
 def write_html(subject: Subject, target: Path) -> Path:
     """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
-    from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.commands.evidence import circumstances
-    from bottleneck_lab.report.html import render_html
-    from bottleneck_lab.workspace.atomic import explained, write_bytes
-
     timeline, workspace, warning = subject.timeline(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
@@ -220,10 +201,6 @@ def write_html(subject: Subject, target: Path) -> Path:
 
 def _answers(workspace: Workspace) -> list[Answered]:
     """The learner's answers, each beside what the capture shows; a choice is left to `lab check`."""
-    from bottleneck_lab.commands.diagnose import compare_answers
-    from bottleneck_lab.report.page_verdict import Answered
-    from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
-
     read_off = {question.id for question in workspace.lab.spec.questions if question.from_capture}
     return [
         Answered(
@@ -239,11 +216,6 @@ def _answers(workspace: Workspace) -> list[Answered]:
 
 def open_trace(trace: Path, *, port: int | None = None) -> None:
     """Hand the trace to Perfetto in a browser, or say how to do it by hand. `port` other than Perfetto's own is for tests."""
-    import webbrowser
-
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
-
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):

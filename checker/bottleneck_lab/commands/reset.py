@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
+from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.workspace.start import reset_workspace
 
 EXAMPLE = "lab reset --update"
 
@@ -18,9 +19,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Put the lab's shipped files back. Your own versions are kept, and you are told where."""
-    from bottleneck_lab.commands.ui import here, print_json, say
-    from bottleneck_lab.workspace.start import reset_workspace
-
     workspace = here()
     kept = reset_workspace(workspace, update_only=update)
     if json:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName, NoWait
-
-if TYPE_CHECKING:
-    from bottleneck_lab.catalog import Device
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.capture.doctor import choose_device, require_torch
+from bottleneck_lab.capture.workload import run_workload, scale_workload
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
+from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.report.console_scaling import render_scaling
+from bottleneck_lab.report.html import render_html
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.home import home
 
 EXAMPLE = "lab run --device cpu"
 SCALING_PAGE = "scaling.html"
@@ -28,15 +34,11 @@ Ranks = Annotated[
 
 def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = None) -> None:
     """Run the workload as it stands in this folder, and print what it prints."""
-    from bottleneck_lab.capture.doctor import require_torch
-    from bottleneck_lab.commands.ui import device_for, here, note, waiting
-    from bottleneck_lab.errors import UsageError
-
     workspace = here()
     workspace.require_current()
     require_torch("`lab run`")
     lab, numbers = workspace.lab, _numbers(ranks)
-    chosen = device_for(lab, device, workspace.info.device)
+    chosen = choose_device(lab, device or workspace.info.device)
     scales = (lab.spec.measure, chosen) == ("ranks", "virtual")
     if numbers and not scales:
         raise UsageError(
@@ -52,11 +54,6 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
 
 
 def _run(workspace: Workspace, device: Device) -> None:
-    from bottleneck_lab.capture import run_workload
-    from bottleneck_lab.commands.ui import data_folder, say
-    from bottleneck_lab.errors import ExitCode
-    from bottleneck_lab.workspace.home import home
-
     status = run_workload(
         workspace.lab,
         workspace.root,
@@ -72,12 +69,6 @@ def _run(workspace: Workspace, device: Device) -> None:
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
     """Runs a distributed script on emulated ranks; its scaling curve in the terminal, and drawn in `scaling.html`."""
-    from bottleneck_lab.capture.workload import scale_workload
-    from bottleneck_lab.commands.ui import console, data_folder, note, progress
-    from bottleneck_lab.report.console_scaling import render_scaling
-    from bottleneck_lab.report.html import render_html
-    from bottleneck_lab.workspace.home import home
-
     lab = workspace.lab
     with progress() as show:
         found = scale_workload(lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show)
@@ -89,8 +80,6 @@ def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
 
 def _numbers(text: str | None) -> list[int]:
     """`64,512` as numbers. Raises UsageError."""
-    from bottleneck_lab.errors import UsageError
-
     parts = [part.strip() for part in text.split(",")] if text else []
     if any(not part.isdigit() or not 1 <= int(part) <= 65536 for part in parts):
         raise UsageError(f"'{text}' is no list of numbers of ranks.", "Write for instance `--ranks 64,512,4096`.")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.markdown import Markdown
 
-from bottleneck_lab.commands.ui import Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.commands.evidence import figures
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.finding_answers import measured_answers
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.diagnosis_file import save_answers
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.progress import note_solution
+from bottleneck_lab.workspace.start import take_solution
 
 EXAMPLE = "lab solution --show"
 
@@ -23,10 +30,6 @@ def command(
     json: Json = False,
 ) -> None:
     """See how it can be done: put the reference solution into this folder. Your own files are kept."""
-    from bottleneck_lab.commands.ui import here, print_json
-    from bottleneck_lab.workspace.progress import note_solution
-    from bottleneck_lab.workspace.start import take_solution
-
     workspace = here()
     if not yes:
         _ask(show=show)
@@ -44,11 +47,6 @@ def command(
 
 def _quote_own_figures(workspace: Workspace) -> None:
     """Answers that are read off a capture are the learner's own capture's, or the last check's, where there is one: the reference was captured elsewhere."""
-    from bottleneck_lab.commands.evidence import figures
-    from bottleneck_lab.measure.finding_answers import measured_answers
-    from bottleneck_lab.workspace.attempts import load_attempts
-    from bottleneck_lab.workspace.diagnosis_file import save_answers
-
     seen = figures(workspace) or {}
     quoted: dict[str, str | float] = {
         question.id: round(seen[question.from_capture], 2)
@@ -62,8 +60,6 @@ def _quote_own_figures(workspace: Workspace) -> None:
 
 
 def _ask(*, show: bool) -> None:
-    from bottleneck_lab.errors import UsageError
-
     if not sys.stdin.isatty():
         raise UsageError(
             "The solution is shown only after a question, and there is no terminal to ask at.", "Add `--yes`."
@@ -76,10 +72,6 @@ def _ask(*, show: bool) -> None:
 
 
 def _tell(text: str, editable: list[str], kept: str | None, *, show: bool) -> None:
-    from rich.markdown import Markdown
-
-    from bottleneck_lab.commands.ui import console, say
-
     if console().is_terminal:
         console().print(Markdown(text))
     else:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName, Json
-
-if TYPE_CHECKING:
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import completion
+from bottleneck_lab.commands.data import make
+from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.progress import note_start
+from bottleneck_lab.workspace.start import start_workspace
 
 EXAMPLE = "lab start dataloader ~/labs/dataloader"
 
 
 def command(
-    lab: Annotated[str, typer.Argument(help="The lab's name; `lab list` shows them.", show_default=False)],
+    lab: Annotated[
+        str,
+        typer.Argument(
+            help="The lab's name; `lab list` shows them.", show_default=False, autocompletion=completion.lab_names
+        ),
+    ],
     folder: Annotated[
         Path | None, typer.Argument(help="A new or empty folder; by default one of the lab's name, here.")
     ] = None,
@@ -25,15 +36,9 @@ def command(
     json: Json = False,
 ) -> None:
     """Begin a lab: copy its files into a folder, and make its data set where it is missing."""
-    from bottleneck_lab.catalog import find_lab
-    from bottleneck_lab.commands.data import make
-    from bottleneck_lab.commands.ui import device_for, print_json
-    from bottleneck_lab.workspace.progress import note_start
-    from bottleneck_lab.workspace.start import start_workspace
-
     found = find_lab(lab)
     root = (folder or Path(found.slug)).expanduser().absolute()
-    workspace, new = start_workspace(found, root, device_for(found, device))
+    workspace, new = start_workspace(found, root, choose_device(found, device))
     note_start(found.slug, str(root))
     if not no_data:
         for name in found.spec.datasets:
@@ -45,8 +50,6 @@ def command(
 
 
 def _tell(workspace: Workspace, *, new: bool) -> None:
-    from bottleneck_lab.commands.ui import say
-
     spec = workspace.lab.spec
     if not new:
         say(f"You started '{workspace.lab.slug}' in this folder before; nothing was changed.")
@@ -63,8 +66,5 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
 
 def _quoted(path: Path) -> str:
     """A path as a shell takes it."""
-    import os
-    import shlex
-
     relative = os.path.relpath(path)
     return shlex.quote(relative if len(relative) < len(str(path)) else str(path))

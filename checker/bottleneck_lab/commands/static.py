@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bottleneck_lab.analysis.machine_code import KernelReport
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.analysis.machine_code import KernelReport, describe
+from bottleneck_lab.commands.ui import print_json, say
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.static_check import check_source, readable
+from bottleneck_lab.workspace.folder import Workspace
 
 ARCHITECTURES = ("80", "90a")
 
@@ -16,10 +16,6 @@ def show_static(workspace: Workspace, *, as_json: bool) -> None:
 
     Raises UsageError for a lab without a CUDA source, or a source that does not compile.
     """
-    from bottleneck_lab.commands.ui import print_json
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.measure.static_check import check_source
-
     sources = [workspace.root / name for name in workspace.lab.spec.editable if name.endswith(".cu")]
     if not sources:
         raise UsageError(f"{workspace.lab.slug} has no CUDA source to compile.", "`lab check` measures it.")
@@ -32,10 +28,6 @@ def show_static(workspace: Workspace, *, as_json: bool) -> None:
 
 
 def _tell(arch: str, reports: list[KernelReport]) -> None:
-    from bottleneck_lab.analysis.machine_code import describe
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.measure.static_check import readable
-
     say(f"sm_{arch}: compiled, not run", style="bold")
     for report in reports:
         say(f"\n  {readable(report.name)}")

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import Json
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.errors import ExitCode
+from bottleneck_lab.grading.attest import load_public_key, verify_file
 
 EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
@@ -18,10 +20,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not."""
-    from bottleneck_lab.commands.ui import print_json, say
-    from bottleneck_lab.errors import ExitCode
-    from bottleneck_lab.grading.attest import load_public_key, verify_file
-
     verification = verify_file(file, load_public_key(key))
     if json:
         print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.ui import DeviceName
-
-if TYPE_CHECKING:
-    from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.commands.check import check_here
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import DeviceName, here, say
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab watch"
 
@@ -23,8 +25,6 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="Stop after the first check.")] = False,
 ) -> None:
     """Check again whenever you save one of the files that you edit. Ctrl-C ends it."""
-    from bottleneck_lab.commands.ui import here, say
-
     workspace = here()
     names = [*workspace.lab.spec.editable, "diagnosis.toml"]
     seen = _stamps(workspace, names)
@@ -56,11 +56,6 @@ def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int]
 
 def _check(workspace: Workspace, device: str | None) -> None:
     """One check; a mistake in the learner's files is told and waited out, since the next save may correct it."""
-    from bottleneck_lab.commands.check import check_here
-    from bottleneck_lab.commands.ui import console, say
-    from bottleneck_lab.errors import UsageError
-    from bottleneck_lab.report.console import render_verdict
-
     try:
         render_verdict(check_here(workspace, device).verdict, console())
     except UsageError as error:

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
 
-import typer
-
-if TYPE_CHECKING:
-    from bottleneck_lab.workspace.folder import Workspace
-    from bottleneck_lab.workspace.next_step import Step
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        typer.echo(version("bottleneck-lab"))
-        raise typer.Exit
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.commands.ui import say
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.folder import Workspace, workspace_above
+from bottleneck_lab.workspace.next_step import Step, next_here, next_lab
+from bottleneck_lab.workspace.progress import load_progress
 
 
-def command(
-    context: typer.Context,
-    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
-) -> None:
-    """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
-
-    Without a command: where you are, and what to do next.
-    """
-    if context.invoked_subcommand is None:
-        _where()
-
-
-def _where() -> None:
-    from pathlib import Path
-
-    from bottleneck_lab.catalog import load_labs
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.workspace.folder import workspace_above
-    from bottleneck_lab.workspace.next_step import next_here, next_lab
-    from bottleneck_lab.workspace.progress import load_progress
-
+def command() -> None:
+    """Say where you are in the course, and what to do next."""
     labs, progress = load_labs(), load_progress()
     workspace = workspace_above(Path.cwd())
     if workspace:
@@ -52,9 +26,6 @@ def _where() -> None:
 
 
 def _describe(workspace: Workspace) -> None:
-    from bottleneck_lab.commands.ui import say
-    from bottleneck_lab.workspace.attempts import load_attempts
-
     lab = workspace.lab
     say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
     say(lab.spec.symptom)
@@ -67,8 +38,6 @@ def _describe(workspace: Workspace) -> None:
 
 
 def _tell_step(step: Step) -> None:
-    from bottleneck_lab.commands.ui import say
-
     if step.command:
         say(f"\nNext: {step.command}", style="bold")
     say(step.why)

@@ -15,15 +15,16 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 from bottleneck_lab.grading.verdict import SCHEMA, Verdict
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 CONTEXT = b"bottleneck-lab verdict\n"
 """Precedes what is signed, so that a signature made for anything else can never pass for one of a verdict."""
@@ -109,8 +110,6 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
 
 
 def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
     try:
         public_key.verify(raw, CONTEXT + canonical_bytes(verdict))
     except InvalidSignature:
@@ -184,9 +183,6 @@ def generate_key(path: Path) -> Path:
 
     Raises UsageError when either file exists: a key is never overwritten.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     key, public_path = Ed25519PrivateKey.generate(), path.with_name(f"{path.name}.pub")
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -221,10 +217,6 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
     """The runner's signing key. Raises UsageError when others could read or replace it, or when it is not an Ed25519 key."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         key = load_pem_private_key(_read_secret(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -260,10 +252,6 @@ def _read_secret(path: Path) -> bytes:
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
     """A published key. Raises UsageError when the file is not an Ed25519 public key in PEM form."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
     remedy = "Ask your instructor for the cohort's public key (a .pub file)."
     try:
         key = load_pem_public_key(path.read_bytes())

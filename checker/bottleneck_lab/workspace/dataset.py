@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from bottleneck_lab.catalog import content_root
+from bottleneck_lab.catalog import Lab, content_root
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.needs import require_packages
-from bottleneck_lab.workspace.home import dataset_root
+from bottleneck_lab.workspace.home import dataset_root, home
 
 Report = Callable[[int, int], None]
 """Called with how many files are done, of how many."""
@@ -39,6 +39,12 @@ def require_dataset(name: str) -> Path:
             f"The data set '{name}' in {root} is not complete.", "`lab data` goes on with it; or wait until it has."
         )
     raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` makes it.")
+
+
+def data_folder(lab: Lab) -> Path:
+    """The folder of the lab's data set, which must be there; the folder of all data sets for a lab that needs none. Raises MachineError."""
+    folders = [require_dataset(name) for name in lab.spec.datasets]
+    return folders[0] if folders else home() / "datasets"
 
 
 def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = None) -> Path:

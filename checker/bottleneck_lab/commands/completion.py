@@ -1,0 +1,32 @@
+"""What the shell offers at the Tab key. Nothing here may fail or print: the shell would show it in the middle of a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.workspace.folder import numbered, workspace_above
+
+Offer = tuple[str, str]
+"""A word, and what it stands for."""
+
+
+def lab_names(incomplete: str) -> list[Offer]:
+    """The labs whose name begins with `incomplete`, each with its title."""
+    try:
+        labs = load_labs()
+    except LabError:
+        return []
+    return [(slug, lab.spec.title) for slug, lab in labs.items() if slug.startswith(incomplete)]
+
+
+def capture_numbers(incomplete: str) -> list[Offer]:
+    """The numbers of the captures made in this lab, or in this folder outside of one, each with its folder's name."""
+    try:
+        workspace = workspace_above(Path.cwd())
+    except (LabError, OSError):
+        return []
+    captures = workspace.captures if workspace else Path.cwd() / "captures"
+    found = [(str(number), path.name) for number, path in numbered(captures)]
+    return [(number, name) for number, name in found if number.startswith(incomplete)]
