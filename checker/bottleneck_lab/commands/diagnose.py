@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.commands.evidence import of_shipped_code
+from bottleneck_lab.commands.evidence import of_shipped_code, read_capture
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.diagnosis import disagreement, figures_of, problem, shown
@@ -96,13 +98,15 @@ def _ask(question: QuestionSpec, known: Any) -> str | float:
             say(error.message, style="red")
 
 
-def compare_answers(workspace: Workspace, answers: dict[str, Any]) -> list[dict[str, Any]]:
+def compare_answers(
+    workspace: Workspace, answers: dict[str, Any], read: Callable[[Path], Summary] = read_capture
+) -> list[dict[str, Any]]:
     """Each answer with what the capture shows, and what is wrong with its form or disagrees with that.
 
     A choice is graded by `lab check` only.
     """
     questions = workspace.lab.spec.questions
-    summary = of_shipped_code(workspace) if questions else None
+    summary = of_shipped_code(workspace, read) if questions else None
     seen = figures_of(summary) if summary else None
     rows = []
     for question in questions:

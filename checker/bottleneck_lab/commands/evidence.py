@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,16 @@ def latest(workspace: Workspace) -> Summary | None:
     return read_capture(captures[-1]) if captures else None
 
 
-def of_shipped_code(workspace: Workspace) -> Summary | None:
-    """What the code as shipped shows: a diagnosis is about that, also once the fix has been captured too.
+def of_shipped_code(workspace: Workspace, read: Callable[[Path], Summary] = read_capture) -> Summary | None:
+    """What the code as shipped shows: a diagnosis is about that, even once the fix has been captured too.
 
-    Read off the latest capture of the shipped code, else off the first capture; None without a capture.
+    From the latest capture of the shipped code, else from the first capture; None without a capture. `read` may know one already.
     """
     lab, captures = workspace.lab, readable(workspace)
     shipped = lab.code_hash(lab.path)
     of_shipped = [path for path in captures if _description(path).get("code") == shipped]
     chosen = of_shipped[-1:] or captures[:1]
-    return read_capture(chosen[0]) if chosen else None
+    return read(chosen[0]) if chosen else None
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +15,11 @@ from rich.text import Text
 
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.query import query
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.diagnose import compare_answers
-from bottleneck_lab.commands.evidence import circumstances, mismatch, readable, trace_files
+from bottleneck_lab.commands.evidence import circumstances, mismatch, read_capture, readable, trace_files
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import CaptureError, UsageError
@@ -184,12 +185,17 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 def write_html(subject: Subject, target: Path) -> Path:
     """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
     timeline, workspace, warning = subject.timeline(), subject.workspace, subject.mismatch()
+    summary = summarise(timeline)
+
+    def read(folder: Path) -> Summary:
+        return summary if folder == subject.folder else read_capture(folder)
+
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
         timeline=timeline,
-        summary=summarise(timeline),
+        summary=summary,
         attempts=subject.attempts(),
-        diagnosis=_answers(workspace) if workspace else [],
+        diagnosis=_answers(workspace, read) if workspace else [],
         environment=circumstances(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )
@@ -199,7 +205,7 @@ def write_html(subject: Subject, target: Path) -> Path:
     return target
 
 
-def _answers(workspace: Workspace) -> list[Answered]:
+def _answers(workspace: Workspace, read: Callable[[Path], Summary]) -> list[Answered]:
     """The learner's answers, each beside what the capture shows; a choice is left to `lab check`."""
     read_off = {question.id for question in workspace.lab.spec.questions if question.from_capture}
     return [
@@ -209,7 +215,7 @@ def _answers(workspace: Workspace) -> list[Answered]:
             row["problem"] or row["evidence"],
             not row["problem"] if row["problem"] or row["id"] in read_off else None,
         )
-        for row in compare_answers(workspace, load_answers(workspace.root))
+        for row in compare_answers(workspace, load_answers(workspace.root), read)
         if is_given(row["answer"])
     ]
 

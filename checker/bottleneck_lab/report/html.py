@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report.markup import Markup, join, tag
+from bottleneck_lab.report.markup import Markup, Section, join, tag
 from bottleneck_lab.report.packing import pack_timeline
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
@@ -48,7 +48,7 @@ def render_html(
     verdict = attempts[-1] if attempts else None
     scaling = scaling or (curves(verdict.measurement) if verdict else ())
     emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual") or scaling)
-    sections = {
+    sections: dict[str, Section | None] = {
         "The check": verdict_section(verdict) if verdict else None,
         "How it scales": scaling_section(scaling),
         "Where the time went": time_section(summary) if summary else None,
@@ -69,7 +69,7 @@ def render_html(
 
 
 def _header(
-    title: str, verdict: Verdict | None, emulated: bool, warning: str, sections: dict[str, Markup | None]
+    title: str, verdict: Verdict | None, emulated: bool, warning: str, sections: dict[str, Section | None]
 ) -> Markup:
     badges = []
     if verdict:
@@ -79,7 +79,7 @@ def _header(
     if emulated:
         badges.append(tag("li", "Emulated device: its times are modelled", class_="badge emulated"))
     lede = tag("p", verdict.summary, class_="lede") if verdict else None
-    links = [tag("li", tag("a", name, href=f"#{_anchor(part)}")) for name, part in sections.items() if part]
+    links = [tag("li", tag("a", name, href=f"#{part.anchor}")) for name, part in sections.items() if part]
     return tag(
         "header",
         tag("p", "bottleneck-lab report", class_="kicker"),
@@ -90,10 +90,6 @@ def _header(
         tag("nav", tag("ul", links), aria_label="Sections"),
         class_="top",
     )
-
-
-def _anchor(part: Markup) -> str:
-    return part.split(' id="', 1)[1].split('"', 1)[0]
 
 
 def _footer() -> Markup:

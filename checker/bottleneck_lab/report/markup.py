@@ -14,6 +14,12 @@ class Markup(str):
     __slots__ = ()
 
 
+class Section(Markup):
+    """A part of the page that its navigation can jump to, by `anchor`."""
+
+    anchor: str
+
+
 def tag(name: str, *children: str | Iterable[str | None] | None, **attributes: str | float | bool | None) -> Markup:
     """`<name attributes>children</name>`.
 

@@ -10,13 +10,13 @@ from bottleneck_lab.report.comparison_words import (
     label_change,
     shown_changes,
 )
-from bottleneck_lab.report.markup import Markup, table, tag
+from bottleneck_lab.report.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 
 _STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "unclear": "INCONCLUSIVE"}
 
 
-def comparison_section(comparison: Comparison) -> Markup:
+def comparison_section(comparison: Comparison) -> Section:
     """Before and after, by what the time went to."""
     doubts = [tag("p", f"Unreliable, because {reason}.", class_="warning") for reason in comparison.reasons]
     tables = [_group(comparison, group, title) for group, title in GROUPS.items()]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.kernel_counters import Figure, Pair, compare_kernels, furthest_behind
 from bottleneck_lab.report import words
-from bottleneck_lab.report.markup import Markup, table, tag
+from bottleneck_lab.report.markup import Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 from bottleneck_lab.trace.timeline import Timeline
 
 _STYLES = {"good": "PASS", "fair": "INCONCLUSIVE", "poor": "FAIL", "": "soft"}
 
 
-def counters_section(timeline: Timeline) -> Markup:
+def counters_section(timeline: Timeline) -> Section:
     """Every launch, the counters of the one that is furthest behind, its stalls, and what to attack."""
     pairs = compare_kernels(timeline.counters)
     worst = furthest_behind(pairs)

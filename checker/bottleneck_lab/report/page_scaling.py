@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from bottleneck_lab.analysis.scaling import Point, Sweep, assumptions
 from bottleneck_lab.report import words
-from bottleneck_lab.report.markup import Markup, table, tag
+from bottleneck_lab.report.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 
 _LEFT, _RIGHT = 0.08, 0.97
@@ -34,7 +34,7 @@ class _Line:
     ran: list[bool]
 
 
-def scaling_section(curves: Sequence[Sweep]) -> Markup | None:
+def scaling_section(curves: Sequence[Sweep]) -> Section | None:
     """Both charts, the figures and the assumptions; None without a curve."""
     if not curves:
         return None

@@ -9,7 +9,7 @@ from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import charts, words
 from bottleneck_lab.report.breakdown import costly_operators, describe_capture, device_label, short_name, wall_parts
-from bottleneck_lab.report.markup import Markup, join, table, tag
+from bottleneck_lab.report.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.page_verdict import section
 
 TOP = 15
@@ -17,7 +17,7 @@ RANGE_COLOURS = 6
 """How many colours page.css has for ranges; the seventh range has the first's again."""
 
 
-def time_section(summary: Summary) -> Markup:
+def time_section(summary: Summary) -> Section:
     """Wall time by cause: in figures, as one bar, for every device, and by the ranges that the program marked."""
     return section(
         "time",
@@ -128,7 +128,7 @@ def _keyed(colour: str, label: str) -> Markup:
     return tag("span", tag("span", class_=f"key {colour}"), label)
 
 
-def findings_section(summary: Summary) -> Markup:
+def findings_section(summary: Summary) -> Section:
     """What stands out, the costliest first, each with what to try and the most it can bring."""
     if not summary.findings:
         return section("findings", "Findings", tag("p", "Nothing stands out: no detector found a known bottleneck."))
@@ -156,7 +156,7 @@ def _finding(finding: Finding) -> Markup:
     )
 
 
-def operators_section(summary: Summary) -> Markup | None:
+def operators_section(summary: Summary) -> Section | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
     wide = [build(summary) for build in (_kernels, _operators, _roofline, _lines)]
     small = [build(summary) for build in (_syncs, _copies, _launches, _memory, _stragglers)]

@@ -6,7 +6,7 @@ import msgspec
 
 from bottleneck_lab.report import words
 from bottleneck_lab.report.lanes import CATEGORIES
-from bottleneck_lab.report.markup import Markup, join, table, tag
+from bottleneck_lab.report.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.packing import PackedTimeline
 from bottleneck_lab.report.page_verdict import section
 
@@ -22,7 +22,7 @@ _JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _KEYS = (("+ −", "zoom"), ("← →", "move"), ("↑ ↓", "scroll"), ("0", "all"), ("g", "next gap"))
 
 
-def timeline_section(packed: PackedTimeline, *, events: int) -> Markup:
+def timeline_section(packed: PackedTimeline, *, events: int) -> Section:
     """The drawn timeline of `events` rows, with its legend and, for those who cannot see it, a table of its lanes."""
     span = words.format_duration(packed.head["span_ns"])
     lead = (

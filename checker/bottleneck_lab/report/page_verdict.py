@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import charts, words
-from bottleneck_lab.report.markup import Markup, table, tag
+from bottleneck_lab.report.markup import Markup, Section, table, tag
 
 MARKS = {True: ("✓", "PASS", "holds"), False: ("✗", "FAIL", "does not hold"), None: ("?", "INCONCLUSIVE", "undecided")}
 
@@ -25,20 +25,16 @@ class Answered:
     holds: bool | None = None
 
 
-def section(anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = "") -> Markup:
-    """A section of the page that its navigation can jump to."""
+def section(anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = "") -> Section:
+    """A part of the page with its title, `lead` (a sentence or two that introduce it) and children."""
     intro = tag("p", lead, class_="soft") if lead else None
-    return tag(
-        "section",
-        tag("h2", title, id=f"{anchor}-title"),
-        intro,
-        *children,
-        id=anchor,
-        aria_labelledby=f"{anchor}-title",
-    )
+    heading = tag("h2", title, id=f"{anchor}-title")
+    made = Section(tag("section", heading, intro, *children, id=anchor, aria_labelledby=f"{anchor}-title"))
+    made.anchor = anchor
+    return made
 
 
-def verdict_section(verdict: Verdict) -> Markup:
+def verdict_section(verdict: Verdict) -> Section:
     """Every criterion of the newest attempt, and what to do next."""
     lead = f"{verdict.outcome}: {words.headline(verdict)}."
     advice = _list("What to do next", verdict.advice)
@@ -63,7 +59,7 @@ def _list(title: str, items: Sequence[str]) -> Markup | None:
     return tag("div", tag("h3", title), tag("ul", [tag("li", item) for item in items])) if items else None
 
 
-def prediction_section(verdict: Verdict) -> Markup | None:
+def prediction_section(verdict: Verdict) -> Section | None:
     """Predicted beside measured gain."""
     if verdict.prediction is None:
         return None
@@ -71,7 +67,7 @@ def prediction_section(verdict: Verdict) -> Markup | None:
     return section("prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict))
 
 
-def attempts_section(attempts: Sequence[Verdict]) -> Markup | None:
+def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     """How the attempts went: the main figure drawn, every attempt listed."""
     if not attempts:
         return None
@@ -88,7 +84,7 @@ def _attempt_row(number: int, verdict: Verdict) -> list[str]:
     return [str(number), outcome, words.headline(verdict), figures, words.format_moment(verdict.started_at)]
 
 
-def diagnosis_section(diagnosis: Sequence[Answered]) -> Markup | None:
+def diagnosis_section(diagnosis: Sequence[Answered]) -> Section | None:
     """The learner's answers beside what the capture shows."""
     if not diagnosis:
         return None
@@ -104,7 +100,7 @@ def _answer_mark(answered: Answered) -> str:
     return tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
 
 
-def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> Markup | None:
+def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> Section | None:
     """Where the figures come from: the capture's facts, the machine, the isolation, and who vouches for it."""
     groups = [("Capture", facts)]
     if verdict:

@@ -1,0 +1,47 @@
+"""`lab report --html` of a capture of the workspace it stands in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import evidence, report
+from bottleneck_lab.trace import load
+from bottleneck_lab.workspace.diagnosis_file import save_answers
+from bottleneck_lab.workspace.start import start_workspace
+
+CAPTURES = Path(__file__).parents[2] / "datasets" / "captures"
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """A lab with one capture of the shipped code and an answer that is compared with it."""
+    lab = find_lab("dataloader")
+    workspace, _ = start_workspace(lab, tmp_path / "here", "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    shutil.copy(CAPTURES / "synthetic-input.json.gz", folder / "trace.json.gz")
+    described = {"files": ["trace.json.gz"], "tool": "torch", "code": lab.code_hash(lab.path)}
+    (folder / "capture.json").write_text(json.dumps(described))
+    question = next(question for question in lab.spec.questions if question.from_capture)
+    save_answers(workspace, {question.id: 0.5})
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def test_a_capture_is_read_once(workspace, monkeypatch, tmp_path):
+    read = []
+
+    def counted(path):
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(report, "load", counted)
+    monkeypatch.setattr(evidence, "load", counted)
+    page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
+    assert len(read) == 1
+    assert "Your diagnosis" in page
