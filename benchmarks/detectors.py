@@ -114,7 +114,7 @@ def recorded(folder: Path, repeats: int) -> Iterator[Case]:
     programs: dict[str, tuple[Callable, set[str]]] = {
         "healthy": (healthy, set()),
         "starved": (starved, {"input-starved"}),
-        "python": (pythonic, {"python-overhead"}),
+        "python": (pythonic, {"host-stalls"}),
         "dominated": (dominated, {"dominant-operator"}),
     }
     for repeat, (name, (step, expected)) in product(range(repeats), programs.items()):

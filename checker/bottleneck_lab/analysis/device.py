@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.gaps import Gap, GapCause, explain_gaps
+from bottleneck_lab.analysis.gaps import OUTSIDE, Cause, Gap, GapCause, attribute, explain_gaps
 from bottleneck_lab.analysis.host import HostView, view_host
-from bottleneck_lab.analysis.window import Window, find_window, step_rows
+from bottleneck_lab.analysis.window import Window, find_window, launch_times, step_rows
 from bottleneck_lab.trace.timeline import (
     DeviceTable,
     Ints,
@@ -59,6 +59,11 @@ class DeviceUse(msgspec.Struct, frozen=True):
         return self.busy_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
+    def working_ns(self) -> int:
+        """The wall time without what lies before the first and after the last work, where no steps say what belongs to the program's loop, ns."""
+        return self.wall_ns - sum(part.idle_ns for part in self.gap_causes if part.cause in OUTSIDE)
+
+    @property
     def overlap_share(self) -> float:
         """Share (0–1) of the communication that is hidden behind computation; 1 when there is none."""
         return 1 - self.exposed_communication_ns / self.communication_ns if self.communication_ns else 1.0
@@ -93,7 +98,7 @@ class DeviceRows(NamedTuple):
 class DeviceTime(NamedTuple):
     """One device of one rank inside that rank's window: its rows, when it did what, and the stretches in which it did nothing.
 
-    `busy` is everything that it did; `idle` is the rest of the window.
+    `busy` is everything that it did; `idle` is the rest of the window; `queued` are the gaps before work that was launched before they began.
     """
 
     rank: int
@@ -106,6 +111,11 @@ class DeviceTime(NamedTuple):
     copy: iv.Intervals
     busy: iv.Intervals
     idle: iv.Intervals
+    queued: iv.Intervals
+
+    def causes(self) -> dict[Cause, iv.Intervals]:
+        """The idle time by cause."""
+        return attribute(self.idle, self.queued, self.host, self.window)
 
 
 def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
@@ -118,12 +128,21 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
             table = cpu_rows(timeline, host)
             mine = np.ones(len(table), dtype=bool)
         for device in _working(table, mine):
-            yield _device_time(rank, device, _rows(table, mine & (table.device == device)), host, window)
+            chosen = np.flatnonzero(mine & (table.device == device))
+            time = _device_time(rank, device, _rows(table, chosen), host, window)
+            yield time if device == CPU else time._replace(queued=_queued(timeline, chosen, time))
         del host  # before the next rank's is made
 
 
-def _rows(table: DeviceTable, chosen: NDArray[np.bool_]) -> DeviceRows:
-    rows = np.flatnonzero(chosen)
+def _queued(timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime) -> iv.Intervals:
+    """The gaps that end with work launched before they began: the host is not why the device did nothing."""
+    after = np.searchsorted(time.rows.start, time.idle.end)
+    ended = np.flatnonzero(after < len(rows))
+    early = launch_times(timeline, rows[after[ended]]) < time.idle.start[ended]
+    return iv.Intervals(time.idle.start[ended[early]], time.idle.end[ended[early]])
+
+
+def _rows(table: DeviceTable, rows: NDArray[np.intp]) -> DeviceRows:
     return DeviceRows(*(getattr(table, column)[rows] for column in DeviceRows._fields))
 
 
@@ -140,7 +159,7 @@ def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, windo
     copy = _covered(rows, window, Kind.COPY, Kind.MEMSET)
     busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
-    return DeviceTime(rank, device, rows, host, window, compute, communication, copy, busy, idle)
+    return DeviceTime(rank, device, rows, host, window, compute, communication, copy, busy, idle, queued=iv.NONE)
 
 
 def _covered(rows: DeviceRows, window: Window, *kinds: Kind) -> iv.Intervals:
@@ -157,7 +176,7 @@ def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
 def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
     is_cpu = time.device == CPU
     names = None if is_cpu else time.rows.name
-    causes, largest = explain_gaps(timeline, time.rows.start, names, time.idle, time.host, time.window)
+    causes, largest = explain_gaps(timeline, time.rows.start, names, time.idle, time.causes(), time.host, time.window)
     return DeviceUse(
         rank=time.rank,
         device=time.device,

@@ -12,6 +12,7 @@ import msgspec
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.device import DeviceUse
+from bottleneck_lab.analysis.host import BUSY_LAUNCHING_NS
 from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.operators import OperatorRow
@@ -27,6 +28,7 @@ Bound = Literal[
     "communication-bound",
     "compute-bound",
     "memory-bound",
+    "host-bound",
 ]
 
 IDLE_SHARE = 0.10
@@ -36,6 +38,9 @@ ELEMENTWISE_SHARE = 0.40
 FP32_SHARE = 0.30
 LAYOUT_SHARE = 0.10
 STEP_SPREAD = 0.25
+SMALL_SHARE = 0.30
+SMALL_NS = 10_000
+"""An operator whose call takes less than this on the CPU spends most of it on being called, not on its numbers."""
 
 _ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
@@ -45,8 +50,11 @@ _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGN
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing worth knowing. `share_of_wall` is the time it costs (0–1); `expected_gain_ratio` is the most that removing all of it can speed up the whole:
-    1 / (1 − share), Amdahl's law with an infinite improvement."""
+    """One thing worth knowing. `share_of_wall` is the time it costs (0–1), of the time between the first and the last work where no steps are marked;
+    `expected_gain_ratio` is what removing all of it would bring: 1 / (1 − share), Amdahl's law with an infinite improvement.
+
+    `at_most`: no fix of this can bring more. It is false where the usual fix takes other time away too, as fusing kernels does.
+    """
 
     id: str
     title: str
@@ -55,6 +63,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str
     share_of_wall: float
     expected_gain_ratio: float
+    at_most: bool = True
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -84,15 +93,21 @@ def find_findings(seen: Evidence) -> list[Finding]:
     return [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
 
 
-def _finding(id_: str, title: str, evidence: str, cause: Bound, advice: str, share: float) -> Finding:
+def _finding(
+    id_: str, title: str, evidence: str, cause: Bound, advice: str, share: float, *, at_most: bool = True
+) -> Finding:
     share = min(max(share, 0.0), 1.0)
-    return Finding(id_, title, evidence, cause, advice, share, ceiling(share))
+    return Finding(id_, title, evidence, cause, advice, share, ceiling(share), at_most)
+
+
+def _time(seen: Evidence) -> int:
+    """The time that shares are of, over all devices, ns: a program's start-up and end are no part of its loop."""
+    return sum(use.working_ns for use in seen.devices)
 
 
 def _cause_share(seen: Evidence, cause: str) -> float:
-    wall = sum(use.wall_ns for use in seen.devices)
     idle = sum(part.idle_ns for use in seen.devices for part in use.gap_causes if part.cause == cause)
-    return idle / wall if wall else 0.0
+    return idle / (_time(seen) or 1)
 
 
 def _on_cpu(seen: Evidence) -> bool:
@@ -105,8 +120,10 @@ def _input(seen: Evidence) -> list[Finding]:
         return []
     if _on_cpu(seen):  # a CPU that prepares input is not idle
         title, evidence = "The model waits for data", f"For {share:.0%} of the time no operator of the model ran"
+        last = "cheaper transforms, pre-processed data), and give the loader and the model cores of their own."
     else:
         title, evidence = "The device waits for data", f"For {share:.0%} of the time the device did no work"
+        last = "cheaper transforms, pre-processed data) or decode on the device (DALI)."
     return [
         _finding(
             "input-starved",
@@ -114,38 +131,108 @@ def _input(seen: Evidence) -> list[Finding]:
             f"{evidence} while the main thread waited for or prepared the next batch.",
             "input-bound",
             "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers), make each sample cheaper (decode at reduced size, "
-            "cheaper transforms, pre-processed data) or decode on the device (DALI).",
+            + last,
             share,
         )
     ]
 
 
 def _launch(seen: Evidence) -> list[Finding]:
+    if _on_cpu(seen):
+        return _small_operators(seen)
     share = _cause_share(seen, "launch")
-    if share < IDLE_SHARE:
-        return []
     use = max(seen.launches, key=lambda u: u.kernels, default=None)
-    if use is None:
-        return _python_overhead(seen, share)
+    if share < IDLE_SHARE or use is None:
+        return []
     evidence = (
-        f"The device was idle for {share:.0%} of the time because the host had not launched the next kernel yet: {use.kernels_per_step:.0f} kernels a step, "
-        f"half of them under {use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
+        f"For {share:.0%} of the time the device was idle while the host launched one kernel after another, each too late: {use.kernels_per_step:.0f} kernels "
+        f"a step, half of them under {use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
     )
     advice = "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and take Python work out of the step."
-    return [
-        _finding("launch-bound", "The host cannot launch work fast enough", evidence, "launch-bound", advice, share)
-    ]
+    title = "The host cannot launch work fast enough"
+    return [_finding("launch-bound", title, evidence, "launch-bound", advice, share, at_most=False)]
 
 
-def _python_overhead(seen: Evidence, share: float) -> list[Finding]:
-    """Without an accelerator: time between operators."""
-    evidence = f"For {share:.0%} of the time no operator ran: the time went to Python between {sum(o.calls for o in seen.operators)} operator calls."
+def _small_operators(seen: Evidence) -> list[Finding]:
+    """Without an accelerator: Python between operators, and calling operators that have next to nothing to compute."""
+    between = _cause_share(seen, "launch")
+    small = [row for row in seen.operators if row.self_ns < SMALL_NS * row.calls]
+    calling = sum(row.self_ns for row in small) / (_time(seen) or 1)
+    if between < IDLE_SHARE and calling < SMALL_SHARE:
+        return []
+    calls = sum(row.calls for row in small)
+    evidence = (
+        f"For {between:.0%} of the time no operator ran: Python went from one to the next. Another {calling:.0%} went to {calls} calls of operators that "
+        f"take under {SMALL_NS / 1e3:.0f} us each, which is mostly the cost of the call."
+    )
     advice = "Replace loops of small operators by one operator on a larger tensor, or by torch.compile; take other Python work out of the step."
-    return [
-        _finding(
-            "python-overhead", "Python between the operators takes the time", evidence, "launch-bound", advice, share
-        )
-    ]
+    title = "Calling small operators takes the time"
+    return [_finding("python-overhead", title, evidence, "launch-bound", advice, between + calling, at_most=False)]
+
+
+def _host(seen: Evidence) -> list[Finding]:
+    """What the host did, other than launching, while the device (or the operators) waited."""
+    found = []
+    waited = "no operator ran" if _on_cpu(seen) else "the device was idle"
+    for cause, id_, title, what, advice in _HOST_CAUSES:
+        share = _cause_share(seen, cause)
+        if share >= IDLE_SHARE:
+            evidence = f"For {share:.0%} of the time {waited} while {what}."
+            found.append(_finding(id_, title, evidence, "host-bound", advice, share))
+    return found
+
+
+_HOST_CAUSES = (
+    (
+        "python",
+        "host-stalls",
+        "The program does something else for long stretches",
+        f"the host launched nothing for {BUSY_LAUNCHING_NS / 1e6:.1f} ms or more at a time: Python, another library, a sleep, a file or a lock",
+        "Record with --stack to see the line. Move that work out of the loop, to another thread or process, or do it every N steps.",
+    ),
+    (
+        "host",
+        "host-operators",
+        "Operators on the CPU hold up the device",
+        "the host ran operators on the CPU and launched nothing",
+        "Make these tensors on the device (device=...), or prepare them ahead of time in the loader's workers.",
+    ),
+    (
+        "sleep",
+        "sleeping",
+        "The program sleeps",
+        "the host was asleep",
+        "Take the sleep out of the loop, or wait for what it waits for (a queue, an event) instead.",
+    ),
+    (
+        "files",
+        "file-stalls",
+        "The program waits for files or output",
+        "the host was reading or writing files, or printing",
+        "Write checkpoints and logs less often or from another thread, and read files ahead of time.",
+    ),
+    (
+        "compilation",
+        "compilation",
+        "Code is compiled while the work waits",
+        "the host was compiling or loading code",
+        "Warm up before measuring. If it happens in every step, shapes or flags change: mark dimensions dynamic, pad to few shapes, keep the compiler's cache.",
+    ),
+    (
+        "imports",
+        "imports",
+        "Modules are imported while the work waits",
+        "the host was importing modules",
+        "Import at the top of the program, not inside the loop.",
+    ),
+    (
+        "between_steps",
+        "between-steps",
+        "The time goes between the steps",
+        "the host was between two marked steps and launched nothing",
+        "Mark what happens there (loading, logging, validation) with record_function, or record with --stack, to see what it is.",
+    ),
+)
 
 
 def _sync(seen: Evidence) -> list[Finding]:
@@ -164,6 +251,7 @@ def _sync(seen: Evidence) -> list[Finding]:
             "Keep values on the device (.item(), .cpu(), printing, `if tensor:` all wait), log every N steps, copy with non_blocking=True from pinned memory, "
             "and avoid torch.cuda.synchronize() and empty_cache() in the loop.",
             share,
+            at_most=False,
         )
     ]
 
@@ -191,7 +279,7 @@ def _allocator(seen: Evidence) -> list[Finding]:
 
 
 def _copies(seen: Evidence) -> list[Finding]:
-    wall = sum(use.wall_ns for use in seen.devices) or 1
+    wall = _time(seen) or 1
     share = sum(use.exposed_copy_ns for use in seen.devices) / wall + _cause_share(seen, "copy")
     pageable = [row for row in seen.copies if row.host_memory == "pageable"]
     pageable_share = sum(row.total_ns for row in pageable) / wall
@@ -221,7 +309,7 @@ def _copies(seen: Evidence) -> list[Finding]:
 
 
 def _communication(seen: Evidence) -> list[Finding]:
-    wall = sum(use.wall_ns for use in seen.devices) or 1
+    wall = _time(seen) or 1
     exposed = sum(use.exposed_communication_ns for use in seen.devices) / wall
     share = exposed + _cause_share(seen, "communication")
     if share < IDLE_SHARE:
@@ -262,7 +350,7 @@ def _straggler(seen: Evidence) -> list[Finding]:
 
 def _kernels(seen: Evidence) -> list[Finding]:
     """Kernels of a kind that a known remedy exists for, as a share of the wall time."""
-    wall = sum(use.wall_ns for use in seen.devices if not use.is_cpu)
+    wall = sum(use.working_ns for use in seen.devices if not use.is_cpu)
     if not wall or not seen.kernels:
         return []
     found = []
@@ -311,8 +399,9 @@ def _dominant(seen: Evidence) -> list[Finding]:
     if not seen.operators or not _on_cpu(seen):
         return []
     top = max(seen.operators, key=lambda o: o.self_ns)
-    share = top.self_ns / seen.wall_ns if seen.wall_ns else 0.0
-    if share < DOMINANT_SHARE or _MATRIX_WORK.search(top.name):
+    share = top.self_ns / (_time(seen) or 1)
+    small = top.self_ns < SMALL_NS * top.calls
+    if share < DOMINANT_SHARE or small or _MATRIX_WORK.search(top.name):
         return []
     evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {top.self_ns / top.calls / 1e3:.1f} us."
     advice = "Make it cheaper (lower precision, channels_last, a fused or compiled form), call it less often, or on smaller tensors."
@@ -366,6 +455,7 @@ def _short(name: str) -> str:
 DETECTORS = (
     _input,
     _launch,
+    _host,
     _sync,
     _allocator,
     _copies,
@@ -380,6 +470,13 @@ FINDING_IDS = (
     "input-starved",
     "launch-bound",
     "python-overhead",
+    "host-stalls",
+    "host-operators",
+    "sleeping",
+    "file-stalls",
+    "compilation",
+    "imports",
+    "between-steps",
     "sync-stalls",
     "allocator-churn",
     "copy-exposed",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.window import step_rows
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline
 
 _INPUT_RANGE = re.compile(
@@ -30,6 +31,25 @@ _COMMUNICATION = re.compile(
     r"|(?:#+ )?(?:all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|barrier|gradient[ _-]sync|wait[ _-]for[ _-](?:gradients|ranks)))",
     re.IGNORECASE,
 )
+_COMPILING = re.compile(
+    r"\(dynamo_timed\)$|^(?:entire_frame_compile|backend_compile|inductor_compile|triton_autotune)"
+    r"|torch/_(?:dynamo/convert_frame|inductor/(?:compile_fx|codecache|async_compile))\.py\(\d+\): "
+    r"|triton/(?:compiler/compiler|runtime/(?:jit|autotuner))\.py\(\d+\): (?:compile|_do_compile|benchmark)"
+    r"|torch/utils/cpp_extension\.py\(\d+\): load"
+    r"|^(?:cuda|cu|hip)(?:Module|Library)(?:Load|GetFunction)|^nvrtcCompile|^(?:jit )?compil(?:e|ing|ation)$",
+    re.IGNORECASE,
+)
+_IMPORTING = re.compile(r"^<frozen importlib|importlib/_?bootstrap|^imports?$", re.IGNORECASE)
+_SLEEPING = re.compile(
+    r"^<built-in (?:function|method) (?:sleep|pause)\b|^(?:clock_)?(?:nano|u)?sleep$|^sleep", re.IGNORECASE
+)
+_FILES = re.compile(
+    r"^<built-in (?:function|method) (?:open|print|read|readinto|readline|write|flush|fsync|recv\w*|send\w*|stat|dump|dumps|load|loads)\b"
+    r"|torch/serialization\.py\(\d+\): (?:save|load)$|(?:^|/)(?:json/__init__|pickle)\.py\(\d+\): (?:dump|load)s?$"
+    r"|^(?:#+ )?(?:sav(?:e|ing)|writ(?:e|ing)|logging|log)"
+    r"(?:[ _-](?:checkpoints?|model|state|weights|metrics|loss|images?|files?|results?|to[ _-]\w+))?(?: #+)?$",
+    re.IGNORECASE,
+)
 SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
 )
@@ -38,6 +58,10 @@ ALLOCATION_CALL = re.compile(
 )
 COPY_CALL = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*Async", re.IGNORECASE)
 SYNC_OPERATOR = re.compile(r"^(?:aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal)|cudaDeviceSynchronize)$")
+
+
+BUSY_LAUNCHING_NS = 500_000
+"""A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for longer than this does something else."""
 
 
 class Named(Protocol):
@@ -51,7 +75,9 @@ class Named(Protocol):
 class HostView:
     """Disjoint stretches of the launching threads of one rank; `known` reaches from the first to the last thing recorded of them.
 
-    Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device.
+    Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launching` are stretches in which one launch
+    (or operator, where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked steps, `stacks` says whether
+    frames of Python were recorded.
     """
 
     input: iv.Intervals
@@ -60,6 +86,14 @@ class HostView:
     allocation: iv.Intervals
     sync: iv.Intervals
     known: iv.Intervals
+    compiling: iv.Intervals
+    importing: iv.Intervals
+    sleeping: iv.Intervals
+    files: iv.Intervals
+    launching: iv.Intervals
+    operators: iv.Intervals
+    steps: iv.Intervals
+    stacks: bool
     threads: tuple[int, ...]
 
 
@@ -75,7 +109,12 @@ def view_host(timeline: Timeline, rank: int) -> HostView:
     def where(table: HostTable, pattern: re.Pattern[str]) -> iv.Intervals:
         return union_of(table, named(timeline, table, pattern) & chosen[table.thread])
 
+    def marked(pattern: re.Pattern[str]) -> iv.Intervals:
+        return iv.join(where(ranges, pattern), where(timeline.python, pattern), where(timeline.operators, pattern))
+
     runtime, ranges = timeline.runtime, timeline.ranges
+    operators = union_of(timeline.operators, chosen[timeline.operators.thread])
+    steps = step_rows(timeline)
     return HostView(
         input=iv.join(where(ranges, _INPUT_RANGE), where(timeline.python, _INPUT_FRAME)),
         copy=iv.join(where(ranges, _COPY_RANGE), where(runtime, COPY_CALL)),
@@ -85,8 +124,22 @@ def view_host(timeline: Timeline, rank: int) -> HostView:
         known=_extent(
             [table for table in (runtime, timeline.operators, timeline.python, ranges) if len(table)], chosen
         ),
+        compiling=iv.join(marked(_COMPILING), where(runtime, _COMPILING)),
+        importing=marked(_IMPORTING),
+        sleeping=marked(_SLEEPING),
+        files=marked(_FILES),
+        launching=iv.close_holes(_launches(timeline, rank, operators), BUSY_LAUNCHING_NS),
+        operators=operators,
+        steps=union_of(steps, steps.rank == rank),
+        stacks=bool((timeline.python.rank == rank).any()),
         threads=threads,
     )
+
+
+def _launches(timeline: Timeline, rank: int, operators: iv.Intervals) -> iv.Intervals:
+    """The calls that launched the rank's work; where none was recorded, its operators."""
+    calls = timeline.launching & (timeline.runtime.rank == rank)
+    return union_of(timeline.runtime, calls) if calls.any() else operators
 
 
 def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:

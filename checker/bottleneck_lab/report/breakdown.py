@@ -65,10 +65,34 @@ _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no co
 def _idle(cause: str, *, on_cpu: bool) -> Kind:
     """On a CPU nothing is launched, and the CPU that prepares input is not idle."""
     label = _ON_CPU.get(cause) if on_cpu else None
-    return f"idle-{cause}", label or f"idle: {cause}", f"gap-{cause}", (SAID_ON_CPU if on_cpu else SAID)[cause]
+    said = (SAID_ON_CPU if on_cpu else SAID)[cause]
+    return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), said
 
 
-_ON_CPU = {"launch": "between operators", "input": "preparing input"}
+_ON_CPU = {"launch": "between operators", "input": "preparing input", "python": "no operator for long"}
+_LABELS = {
+    "between_steps": "between steps",
+    "host": "work on the host",
+    "python": "Python",
+    "queued": "between queued kernels",
+    "startup": "before the first work",
+    "ending": "after the last work",
+}
+_COLOURS = {
+    **dict.fromkeys(("python", "sleep"), "gap-python"),
+    **dict.fromkeys(("host", "files", "compilation", "imports"), "gap-host"),
+    **dict.fromkeys(("startup", "ending", "between_steps", "queued"), "gap-outside"),
+}
+
+
+def gap_label(cause: str) -> str:
+    """A cause of idle time as it is called in a legend."""
+    return _LABELS.get(cause, cause)
+
+
+def gap_colour(cause: str) -> str:
+    """The class of page.css that draws a cause of idle time. Related causes share one: a page has no room for fifteen."""
+    return _COLOURS.get(cause, f"gap-{cause}")
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:

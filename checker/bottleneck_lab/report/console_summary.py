@@ -88,9 +88,7 @@ def _print_biggest(sheet: Sheet, biggest: Part) -> None:
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     if biggest.share < _NEARLY_ALL:
         gain = 1 / (1 - biggest.share)
-        sheet.line(
-            f"Were all of it gone, the whole would be {gain:.2f}x as fast (Amdahl): no fix of it brings more.", indent=3
-        )
+        sheet.line(f"Removing it entirely would make the whole {gain:.2f}x as fast (Amdahl).", indent=3)
 
 
 def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -178,7 +176,7 @@ def _print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
     if not findings:
         sheet.line("Nothing stands out: no detector found a known bottleneck.", indent=1)
     for number, finding in enumerate(findings, start=1):
-        gain = f"at most {finding.expected_gain_ratio:.2f}x" if finding.share_of_wall > 0 else "no figure"
+        gain = words.describe_gain(finding)
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
         sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))

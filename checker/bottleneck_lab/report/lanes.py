@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device import CPU, find_device_times
-from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause, attribute
+from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause
+from bottleneck_lab.report.breakdown import gap_colour, gap_label
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Kind, Timeline, take
 
 
@@ -38,7 +39,7 @@ CATEGORIES: dict[str, Look] = {
     "operator": Look("operator", "cat-operator", "operator"),
     "runtime": Look("runtime call", "cat-runtime", "runtime call"),
     "python": Look("Python", "cat-python", "Python"),
-    **{f"idle-{cause}": Look(f"idle: {cause}", f"gap-{cause}", SAID[cause]) for cause in CAUSES},
+    **{f"idle-{cause}": Look(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
 }
 
 KIND_CATEGORIES = {
@@ -95,7 +96,7 @@ def find_lanes(timeline: Timeline) -> tuple[tuple[str, ...], list[Lane]]:
 def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
     """The idle time of every device by cause, as the analysis attributes it. Causes are named from `first_name` on."""
     for time in find_device_times(timeline):
-        parts = attribute(time.idle, time.host)
+        parts = time.causes()
         group = device_group(timeline, time.rank, time.device)
         yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
 

@@ -8,7 +8,14 @@ from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import charts, words
-from bottleneck_lab.report.breakdown import costly_operators, describe_capture, device_label, short_name, wall_parts
+from bottleneck_lab.report.breakdown import (
+    costly_operators,
+    describe_capture,
+    device_label,
+    gap_label,
+    short_name,
+    wall_parts,
+)
 from bottleneck_lab.report.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.page_verdict import section
 
@@ -47,11 +54,11 @@ def _figures(summary: Summary) -> Markup:
     worst = next((part for part in wall_parts(summary.devices) if part.cause), None)
     shown = [(words.format_share(busy), "device busy" if not summary.cpu_only else "operators running")]
     if worst:
-        shown.append((words.format_share(worst.share), f"largest idle part: {worst.cause}"))
+        shown.append((words.format_share(worst.share), f"largest idle part: {gap_label(worst.cause)}"))
     if summary.steps:
         shown.append((words.format_duration(summary.step_mean_ns), "mean step"))
     if summary.findings and summary.findings[0].share_of_wall:
-        shown.append((f"{summary.findings[0].expected_gain_ratio:.2f}x", "the most the first finding can bring"))
+        shown.append((words.describe_gain(summary.findings[0]), "is what the first finding can bring"))
     return tag("ul", [tag("li", tag("b", figure), tag("span", what)) for figure, what in shown], class_="figures")
 
 
@@ -129,22 +136,22 @@ def _keyed(colour: str, label: str) -> Markup:
 
 
 def findings_section(summary: Summary) -> Section:
-    """What stands out, the costliest first, each with what to try and the most it can bring."""
+    """What stands out, the costliest first, each with what to try and what removing it would bring."""
     if not summary.findings:
         return section("findings", "Findings", tag("p", "Nothing stands out: no detector found a known bottleneck."))
-    lead = "Ranked by the time they cost. The gain is the most that removing all of it can bring (Amdahl's law)."
+    lead = "Ranked by the time they cost. The gain is what removing all of it would bring (Amdahl's law)."
     return section("findings", "Findings", [_finding(finding) for finding in summary.findings], lead=lead)
 
 
 def _finding(finding: Finding) -> Markup:
-    gain = f"{finding.expected_gain_ratio:.2f}x" if finding.share_of_wall else "–"
+    gain = words.describe_gain(finding) if finding.share_of_wall else "–"
     facts = [("What was seen", finding.evidence), ("What to try", finding.advice), ("Kind", finding.cause)]
     return tag(
         "div",
         tag(
             "div",
             gain,
-            tag("small", f"at most, {words.format_share(finding.share_of_wall)} of the time"),
+            tag("small", f"{words.format_share(finding.share_of_wall)} of the time"),
             class_="gain",
         ),
         tag(

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
@@ -146,6 +147,13 @@ def describe_prediction(verdict: Verdict) -> str:
     off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
+
+
+def describe_gain(finding: Finding) -> str:
+    """What removing a finding's time would bring; `about` where the usual fix takes other time away too."""
+    if finding.share_of_wall <= 0:
+        return "no figure"
+    return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 
 def headline(verdict: Verdict) -> str:

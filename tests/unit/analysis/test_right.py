@@ -150,7 +150,8 @@ def test_each_gap_has_its_cause(tmp_path):
     assert found["input"] == 100_000
     assert found["synchronisation"] == 50_000
     assert found["communication"] == 100_000
-    assert found["launch"] == 10_000 + 100_000
+    assert found["startup"] == 10_000
+    assert found["launch"] == 100_000
     assert sum(found.values()) == use.idle_ns
 
 
@@ -165,12 +166,92 @@ def test_what_worker_threads_do_is_no_cause(tmp_path):
         kernel(200, 100, correlation=2),
     ).devices
     assert "input" not in causes(use)
-    assert causes(use)["launch"] == 105_000
+    assert causes(use) == {"startup": 5_000, "launch": 100_000}
 
 
 def test_without_the_host_the_cause_is_unknown(tmp_path):
     (use,) = summed_up(tmp_path, kernel(0, 10), kernel(100, 10)).devices
     assert causes(use) == {"unknown": 90_000}
+    assert [part.sure for part in use.gap_causes] == ["unsure"]
+
+
+def _stalled(*between: dict, steps: bool = True) -> list[dict]:
+    """Two launches 10 ms apart, each of 1 ms of work, with what the host did between them."""
+    marked = [event("user_annotation", f"step {i}", i * 11_000, 11_000 if i else 5_000) for i in range(2)]
+    return [
+        *(marked if steps else [event("cpu_op", "aten::rand", 0, 10)]),
+        event("cuda_runtime", "cudaLaunchKernel", 100, 10, correlation=1),
+        kernel(110, 990, correlation=1),
+        *between,
+        event("cuda_runtime", "cudaLaunchKernel", 11_090, 10, correlation=2),
+        kernel(11_100, 1000, correlation=2),
+        event("cpu_op", "aten::add", 12_100, 10_000 - 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("between", "cause", "sure"),
+    [
+        ([], "python", "unsure"),
+        ([event("python_function", "train.py(3): main", 0, 22_000)], "python", "likely"),
+        ([event("python_function", "<built-in function sleep>", 1_100, 10_000)], "sleep", "certain"),
+        ([event("python_function", "<built-in method write of _io.BufferedWriter object>", 1_100, 10_000)], "files", "certain"),
+        ([event("python_function", "torch/serialization.py(800): save", 1_100, 10_000)], "files", "certain"),
+        ([event("python_function", "<frozen importlib._bootstrap>(1165): _find_and_load", 1_100, 10_000)], "imports", "certain"),
+        ([event("cpu_op", "OutputGraph.call_user_compiler (dynamo_timed)", 1_100, 10_000)], "compilation", "certain"),
+        ([event("cuda_runtime", "cuModuleLoadData", 1_100, 10_000)], "compilation", "certain"),
+        ([event("cpu_op", "aten::randperm", 1_100, 10_000)], "host", "likely"),
+        ([event("cpu_op", f"aten::op{i}", 1_100 + i * 20, 18) for i in range(500)], "host", "likely"),
+        ([event("cuda_runtime", "cudaMalloc", 1_100, 10_000)], "synchronisation", "certain"),
+    ],
+)  # fmt: skip
+def test_a_host_that_launches_nothing_is_not_called_launch_bound(tmp_path, between, cause, sure):
+    whole = event("user_annotation", "step 0", 0, 22_000)
+    (use,) = summed_up(tmp_path, whole, *_stalled(*between, steps=False)).devices
+    part = max(use.gap_causes, key=lambda part: part.idle_ns if part.cause != "host" or cause == "host" else 0)
+    assert (part.cause, part.sure) == (cause, sure)
+    assert causes(use)[cause] >= 9_900_000
+    assert "launch" not in causes(use) or causes(use)["launch"] < 500_000
+    assert sum(causes(use).values()) == use.idle_ns
+
+
+def test_time_between_the_steps_is_told_apart(tmp_path):
+    (use,) = summed_up(tmp_path, *_stalled()).devices
+    assert causes(use)["between_steps"] == 6_000_000
+
+
+def test_start_up_and_end_are_no_part_of_the_loop(tmp_path):
+    """30 s of imports before the first kernel: what is found is about the time between the first and the last work."""
+    summary = summed_up(
+        tmp_path,
+        event("cpu_op", "aten::empty", -30_000_000, 10),
+        event("python_function", "<frozen importlib._bootstrap>(1165): _find_and_load", -29_000_000, 9_000_000),
+        event("cuda_runtime", "cudaMalloc", -200_000, 150_000),
+        *(e for i in range(100) for e in (
+            event("cuda_runtime", "cudaLaunchKernel", i * 100, 5, correlation=i + 1),
+            kernel(i * 100 + 6, 50, correlation=i + 1),
+        )),
+        event("cpu_op", "aten::cpu", 9_990, 2_000_000),
+    )  # fmt: skip
+    (use,) = summary.devices
+    assert causes(use)["startup"] == 30_000_006_000
+    assert causes(use)["ending"] == 2_000_034_000
+    assert use.working_ns == 9_950_000
+    (finding,) = summary.findings
+    assert finding.id == "launch-bound"
+    assert finding.share_of_wall == pytest.approx(99 * 50 / 9_950, rel=1e-3)
+
+
+def test_a_gap_before_work_that_waited_already_is_not_the_host_s(tmp_path):
+    """All is launched in the first 30 us; then the host waits. The device's pauses between its kernels are no synchronisation."""
+    (use,) = summed_up(
+        tmp_path,
+        *(event("cuda_runtime", "cudaLaunchKernel", i * 10, 5, correlation=i + 1) for i in range(3)),
+        event("cuda_runtime", "cudaDeviceSynchronize", 40, 400),
+        *(kernel(6 + i * 100, 80, correlation=i + 1) for i in range(3)),
+    ).devices
+    assert causes(use)["queued"] == 40_000
+    assert "synchronisation" not in causes(use)
 
 
 def test_overlap_of_communication(tmp_path):
@@ -191,6 +272,7 @@ def test_the_cpu_is_the_device_where_there_is_no_other(tmp_path):
     assert use.is_cpu
     assert use.busy_ns == 30_000
     assert causes(use) == {"input": 40_000, "launch": 30_000}
+    assert "DALI" not in summary.findings[0].advice
     assert [finding.id for finding in summary.findings] == ["input-starved", "python-overhead"]
     assert summary.range_shares == {"data": 0.4}
 

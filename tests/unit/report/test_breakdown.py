@@ -23,9 +23,9 @@ def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
     timeline = replace(made_up_capture.capture(), device=make_table(DeviceTable))
     labels = {part.label for part in wall_parts(find_device_uses(timeline))}
     assert "running operators" in labels
-    assert "between operators" in labels
+    assert "no operator for long" in labels
     assert "preparing input" in labels
-    assert not {"idle: launch", "idle: input"} & labels
+    assert not {"idle: python", "idle: input"} & labels
 
 
 def test_no_device_has_no_parts():
