@@ -75,6 +75,13 @@ def test_edits_are_made_to_the_file_that_replaces_the_solutions(lab, tmp_path):
     assert "for start in reversed(range(" in (tmp_path / "out" / "smooth.py").read_text()
 
 
+def test_code_is_put_at_the_end_of_the_solution(lab, tmp_path):
+    declare(lab, 'append = { "smooth.py" = "running_mean = None" }')
+    write_mutant(lab, load_mutants(lab)[0], tmp_path / "out")
+    solution = (lab.solution / "smooth.py").read_text()
+    assert (tmp_path / "out" / "smooth.py").read_text() == f"{solution}\n\nrunning_mean = None"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

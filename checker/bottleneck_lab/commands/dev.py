@@ -95,7 +95,7 @@ def _measure_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[tup
         if name in (None, mutant.id):
             with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
                 write_mutant(lab, mutant, Path(folder))
-                verdict = _check(lab, Path(folder), device)
+                verdict = _check(lab, Path(folder), device, sandbox_required=True)
             yield f"mutant {mutant.id} on {device}", mutant_problems(mutant, verdict)
 
 
@@ -111,7 +111,7 @@ def _pass_problems(verdict: Verdict) -> list[str]:
     return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {verdict.outcome}: {verdict.summary}"]
 
 
-def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
+def _check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = False) -> Verdict:
     """The verdict on the shipped files with those of `folder` laid over them.
 
     The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out. Where the solution's
@@ -120,7 +120,7 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
         _lay_out(lab, folder, workspace)
-        verdict = _check_there(lab, folder, workspace, device)
+        verdict = _check_there(lab, folder, workspace, device, sandbox_required)
         answers = measured_answers(verdict.measurement)
         if folder == lab.path or verdict.reason != "wrong diagnosis" or not answers:
             return verdict
@@ -128,10 +128,10 @@ def _check(lab: Lab, folder: Path, device: Device) -> Verdict:
         for key, answer in answers.items():
             text = with_answer(text, key, answer)
         (workspace / "diagnosis.toml").write_text(text, encoding="utf-8")
-        return _check_there(lab, folder, workspace, device)
+        return _check_there(lab, folder, workspace, device, sandbox_required)
 
 
-def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device) -> Verdict:
+def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device, sandbox_required: bool) -> Verdict:
     answers = load_answers(lab.solution)
     questions = [question for question in lab.spec.questions if question.from_capture is None]
     unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
@@ -147,6 +147,7 @@ def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device) -> Ver
             progress=show,
             diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
+            sandbox_required=sandbox_required,
         )
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import psutil
 
 from bottleneck_lab.catalog import FailReason
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure import init, supervisor
 from bottleneck_lab.measure.cgroup import Cgroup
 from bottleneck_lab.measure.children import lower_limit
@@ -100,6 +101,15 @@ def bubblewrap() -> str | None:
         return None
     test = [path, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
     return path if subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0 else None
+
+
+def require_sandbox() -> None:
+    """Raises MachineError where bubblewrap does not work: code that may do harm does not run without it."""
+    if bubblewrap() is None:
+        raise MachineError(
+            "This code may do harm, so it runs only inside a sandbox, and bubblewrap does not work here.",
+            "Install it with `apt-get install bubblewrap`; `lab doctor` says whether it works.",
+        )
 
 
 @cache

@@ -20,7 +20,7 @@ from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.janitor import Janitor
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.process import too_much_below
+from bottleneck_lab.measure.process import require_sandbox, too_much_below
 from bottleneck_lab.measure.submission import collect
 
 ENOUGH_BYTES = 256 << 20
@@ -39,10 +39,12 @@ def check_lab(
     progress: Progress = lambda _doing, _share: None,
     diagnosis: list[CriterionResult] | None = None,
     prediction: float | None = None,
+    sandbox_required: bool = False,
 ) -> Verdict:
     """Measures the workspace's editable files and says what came out.
 
-    `diagnosis` holds one result a question of the lab: they need no measurement and join the others. Whatever the learner's code does is in the verdict;
+    `diagnosis` holds one result a question of the lab: they need no measurement and join the others. With `sandbox_required`, as is right for
+    code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
     """
     started, began = datetime.now(UTC), time.monotonic()
@@ -50,7 +52,7 @@ def check_lab(
     specs = [*lab.spec.devices[device].criteria, *asked]
     with Janitor() as janitor:
         context = Context(lab, device, janitor.folder / "submission", workspace, data, home, janitor, progress)
-        measured, submission, stopped, machine = _measure(context, specs)
+        measured, submission, stopped, machine = _measure(context, specs, sandbox_required)
     results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
     conclusion = conclude(results, specs=specs, machine=machine, stopped=stopped, conditions=measured.conditions)
     return Verdict(
@@ -73,11 +75,15 @@ def check_lab(
     )
 
 
-def _measure(context: Context, specs: list[CriterionSpec]) -> tuple[Measured, str, Stopped | None, LabError | None]:
+def _measure(
+    context: Context, specs: list[CriterionSpec], sandbox_required: bool
+) -> tuple[Measured, str, Stopped | None, LabError | None]:
     """What was found, the submission's hash, why the learner's code was stopped, and what was wrong with the machine or with us."""
     submission, room_bytes = "", shutil.disk_usage(context.janitor.folder).free
     try:
         submission = collect(context.lab, context.workspace, context.submission)
+        if sandbox_required:
+            require_sandbox()
         for tool in context.settings.get("tools", []):
             require_tool(tool)
         return _kind(context.lab)(context), submission, None, None

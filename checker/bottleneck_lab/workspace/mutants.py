@@ -24,7 +24,8 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
 
-    `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; `edits` are made after that.
+    `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put
+    at a file's end.
     `devices` is needed only where they are fewer than those that use a changed file.
     """
 
@@ -34,12 +35,13 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     criterion: str | None = None
     files: dict[str, str] = {}
     edits: list[Edit] = []
+    append: dict[str, str] = {}
     devices: list[Device] = []
 
     @property
     def changed(self) -> list[str]:
         """The lab's files that differ from the solution's."""
-        return list(dict.fromkeys([*self.files, *(edit.file for edit in self.edits)]))
+        return list(dict.fromkeys([*self.files, *(edit.file for edit in self.edits), *self.append]))
 
 
 class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +88,8 @@ def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
                 f"Correct the edit in {beside / 'mutants.toml'}.",
             )
         texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
+    for name, code in mutant.append.items():
+        texts[name] += f"\n\n{code}"
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
