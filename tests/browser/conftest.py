@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 
 import pytest
+
+from ..tools import NO_BROWSER, browser_path
 
 FLAGS = [
     "--headless",
@@ -22,13 +23,12 @@ FLAGS = [
 @pytest.fixture(scope="module")
 def chromium():
     """The system's Chromium, driven through Playwright; gone before anything else is measured."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("Chromium is not installed")
+    if NO_BROWSER:
+        pytest.skip(NO_BROWSER)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
         yield browser
         browser.close()
 

@@ -250,10 +250,12 @@ class TestBadInput:
         assert json.loads(description.read_text())["code"] == run
 
     def test_a_step_that_is_none_ends_a_run_and_is_said(self, tmp_path):
-        exploits = Path(__file__).parents[1] / "exploits"
-        learner = Learner(tmp_path, exploits / "content")
+        learner = Learner(tmp_path, Path(__file__).parents[1] / "exploits" / "content")
         place = learner.start("feeder", "place")
-        shutil.copy(exploits / "workspaces" / "feeder" / "step_of_another_type" / "train.py", place)
+        script = place / "train.py"
+        wrong = """accelerator.channel.send(Kind.STEP, 0, "float64", 16, np.zeros(16, np.int64)) #"""
+        imported = "from bottleneck_lab.measure.wire import Kind\n"
+        script.write_text(imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step("))
         done = learner.lab("run", at=place)
         assert done.returncode == 1
         assert "The device was sent what is no training step" in done.stdout

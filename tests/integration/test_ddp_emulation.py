@@ -23,10 +23,11 @@ from bottleneck_lab.measure.ranks.sweep import sweep
 from bottleneck_lab.measure.ranks.trace import write_traces
 from bottleneck_lab.measure.ranks.virtual import same_training
 
+from ..exploits.hostile import WORKSPACES, find
 from ..processes import lives
 
 ROOT = Path(__file__).parents[2]
-EXPLOITS = ROOT / "tests" / "exploits" / "workspaces" / "ddp-scaling"
+MUTANTS = ROOT / "tests" / "mutants" / "ddp-scaling"
 RECIPE = """
 import torch
 from torch import nn
@@ -244,9 +245,16 @@ BROKEN_RULES = {
 }
 
 
-def test_every_exploit_is_tried():
+def hostile_or_wrong(name: str) -> Path:
+    """The code of an exploit, which needs a sandbox, or of a mutant."""
+    mutant = MUTANTS / f"{name}.py"
+    return mutant if mutant.is_file() else find("ddp-scaling", name).code
+
+
+def test_every_exploit_and_mutant_is_tried():
     judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards", "padded_overlap", "not_a_number"}
-    assert {path.name for path in EXPLOITS.iterdir()} == set(BROKEN_RULES) | judged_afterwards
+    written = [*MUTANTS.glob("*.py"), *(WORKSPACES / "ddp-scaling").glob("*.py")]
+    assert sorted(path.stem for path in written) == sorted({*BROKEN_RULES, *judged_afterwards})
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank", "hoards_memory"}))
@@ -254,7 +262,7 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
     monkeypatch.setattr(running, "SILENCE_S", 6.0 if name in ("hung_rank", "never_reads") else 12.0)
     reason, words = BROKEN_RULES[name]
     with pytest.raises(Violation) as caught:
-        two_ranks(EXPLOITS / name / "train.py")
+        two_ranks(hostile_or_wrong(name))
     assert caught.value.reason == reason
     assert words in caught.value.sentence
 
@@ -263,7 +271,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_leaves_nothing(tmp_path):
     before, descriptors = living_children(), open_descriptors()
     reason, words = BROKEN_RULES["dead_rank"]
     with pytest.raises(Violation) as caught:
-        emulated(EXPLOITS / "dead_rank" / "train.py", tmp_path, world=4)
+        emulated(hostile_or_wrong("dead_rank"), tmp_path, world=4)
     assert caught.value.reason == reason
     assert words in caught.value.sentence
     assert set(living_children()) <= set(before)
@@ -275,7 +283,7 @@ def test_ranks_that_exceed_a_limit_without_a_control_group_are_ended(tmp_path, m
     monkeypatch.setattr(running, "LIMITS", replace(running.LIMITS, memory_bytes=2 << 30))
     reason, words = BROKEN_RULES["hoards_memory"]
     with pytest.raises(Violation, match=words) as caught:
-        emulated(EXPLOITS / "hoards_memory" / "train.py", tmp_path)
+        emulated(hostile_or_wrong("hoards_memory"), tmp_path)
     assert caught.value.reason == reason
 
 
@@ -283,7 +291,7 @@ def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(tw
     monkeypatch.setattr(running, "SILENCE_S", 3.0)
     monkeypatch.setattr(running.Starvation, "found", lambda _self: True)
     with pytest.raises(MachineError, match="Other programs kept most cores busy"):
-        two_ranks(EXPLOITS / "hung_rank" / "train.py")
+        two_ranks(hostile_or_wrong("hung_rank"))
 
 
 def test_hostile_scripts_have_spoilt_nothing(two_ranks, solution):
@@ -300,18 +308,18 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
 
 
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):
-    run = two_ranks(EXPLOITS / "garbage_payload" / "train.py")
+    run = two_ranks(hostile_or_wrong("garbage_payload"))
     assert "other parameters than rank 0" in (same_training(run, reference) or "")
 
 
 def test_a_backward_that_is_told_afterwards_ends_with_other_parameters(reference, two_ranks):
-    run = two_ranks(EXPLOITS / "told_afterwards" / "train.py")
+    run = two_ranks(hostile_or_wrong("told_afterwards"))
     assert run.step_ms < reference.step_ms
     assert "of the training's way" in (same_training(run, reference) or "")
 
 
 def test_what_is_sent_beside_the_update_s_gradients_hides_nothing(tmp_path, two_ranks):
-    padded = EXPLOITS / "padded_overlap" / "train.py"
+    padded = hostile_or_wrong("padded_overlap")
     plain = tmp_path / "plain.py"
     plain.write_text(padded.read_text().replace("loss.register_hook(hook)", "pass"))
     run, without = two_ranks(padded), two_ranks(plain)
@@ -321,7 +329,7 @@ def test_what_is_sent_beside_the_update_s_gradients_hides_nothing(tmp_path, two_
 
 
 def test_parameters_that_are_no_numbers_are_not_the_reference_s(reference, solution, two_ranks):
-    run = two_ranks(EXPLOITS / "not_a_number" / "train.py")
+    run = two_ranks(hostile_or_wrong("not_a_number"))
     assert "no finite numbers" in (same_training(run, reference) or "")
     nothing = [(np.nan, np.nan)] * len(solution.gradients)
     assert "is not the gradient" in (same_training(replace(solution, gradients=nothing), reference) or "")

@@ -65,9 +65,7 @@ def test_solution_and_starter_train_the_same_under_torchrun(context):
 
 
 def test_skipped_synchronisation_is_told_under_torchrun(context):
-    run = launched(
-        context, ROOT / "tests" / "exploits" / "workspaces" / "ddp-scaling" / "skip_sync" / "train.py", "skip"
-    )
+    run = launched(context, ROOT / "tests" / "mutants" / "ddp-scaling" / "skip_sync.py", "skip")
     assert differs(run, run) == "The 2 ranks end with different parameters."
 
 

@@ -1,0 +1,56 @@
+"""What is taken of a workspace, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import Lab, find_lab, load_labs
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.submission import MAX_FILE_BYTES, collect
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "example"
+
+
+@pytest.fixture
+def lab(monkeypatch) -> Lab:
+    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(EXAMPLE))
+    load_labs.cache_clear()
+    yield find_lab("running-mean")
+    load_labs.cache_clear()
+
+
+@pytest.fixture
+def workspace(lab, tmp_path) -> Path:
+    return shutil.copytree(lab.path, tmp_path / "workspace")
+
+
+def test_only_the_editable_files_are_taken_and_later_changes_are_not_seen(lab, workspace, tmp_path):
+    (workspace / "smooth.py").write_text("mine")
+    (workspace / "numpy.py").write_text("a trojan")
+    collect(lab, workspace, tmp_path / "submission")
+    (workspace / "smooth.py").write_text("changed meanwhile")
+    assert [path.name for path in (tmp_path / "submission").iterdir()] == ["smooth.py"]
+    assert (tmp_path / "submission" / "smooth.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "words"),
+    [
+        (lambda path: path.symlink_to("/etc/passwd"), "tampered", "not a plain file"),
+        (os.mkfifo, "tampered", "not a plain file"),
+        (lambda path: None, "crashed", "is missing"),
+        (lambda path: path.write_bytes(bytes(MAX_FILE_BYTES + 1)), "tampered", "may have 1048576"),
+    ],
+    ids=["link", "pipe", "nothing", "too-large"],
+)
+def test_what_is_no_small_plain_file_is_refused(lab, workspace, tmp_path, spoil, reason, words):
+    entry = workspace / "smooth.py"
+    entry.unlink()
+    spoil(entry)
+    with pytest.raises(LearnerFault, match=words) as caught:
+        collect(lab, workspace, tmp_path / "submission")
+    assert caught.value.reason == reason
