@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,6 @@ import psutil
 
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.needs import install_command
-
-PREFIX = "bottleneck_lab"
-_REQUEST_S = 5
-"""A scraper that stops in the middle of its request is dropped after so long: requests are answered one by one."""
 
 _STEPS_BYTES = 256
 
@@ -179,80 +174,3 @@ class Sampler:
             rate = (steps - before[1]) / (at - before[0])
         self._before = at, steps
         return steps, rate
-
-
-def prometheus(sample: Sample) -> str:
-    """A sample in Prometheus' text format (version 0.0.4)."""
-    lines: list[str] = []
-    for name, kind, text, values in _families(sample):
-        known = [(labels, value) for labels, value in values if value is not None]
-        if known:
-            lines += [f"# HELP {PREFIX}_{name} {text}", f"# TYPE {PREFIX}_{name} {kind}"]
-            lines += [f"{PREFIX}_{name}{_labels(labels)} {value:.10g}" for labels, value in known]
-    return "\n".join(lines) + "\n"
-
-
-Values = list[tuple[dict[str, str], float | None]]
-
-
-def _families(sample: Sample) -> Iterator[tuple[str, str, str, Values]]:
-    host = sample.host
-    for name, text in (
-        ("busy_share", "Share of time in which a kernel ran."),
-        ("memory_busy_share", "Share of time in which memory was read or written."),
-        ("memory_used_bytes", "Memory in use."),
-        ("memory_total_bytes", "Memory there is."),
-        ("power_w", "Power drawn, watts."),
-        ("power_limit_w", "Power limit, watts."),
-        ("sm_mhz", "Clock of the multiprocessors."),
-        ("memory_mhz", "Clock of the memory."),
-        ("temperature_c", "Temperature, degrees Celsius."),
-    ):
-        rows: Values = [({"gpu": str(gpu.index), "name": gpu.name}, getattr(gpu, name)) for gpu in sample.gpus]
-        yield f"gpu_{name}", "gauge", text, rows
-    yield "gpus", "gauge", "GPUs that this process sees.", [({}, len(sample.gpus))]
-    yield "cpu_share", "gauge", "Share of all cores that is busy.", [({}, host.cpu_share)]
-    yield "memory_used_bytes", "gauge", "Main memory in use.", [({}, host.memory_used_bytes)]
-    yield "memory_total_bytes", "gauge", "Main memory there is.", [({}, host.memory_total_bytes)]
-    pressure: Values = [({"resource": kind}, share) for kind, share in host.pressure.items()]
-    yield "pressure_share", "gauge", "Share of the last 10 s in which some task waited.", pressure
-    yield "steps_total", "counter", "Steps that the workload has made.", [({}, sample.steps)]
-    yield "steps_per_second", "gauge", "Steps a second since the sample before.", [({}, sample.steps_per_s)]
-
-
-def _labels(labels: dict[str, str]) -> str:
-    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
-
-
-class Endpoint(HTTPServer):
-    """Answers `GET /metrics` on this machine only, with the latest sample. `server_port` is the port it got."""
-
-    def __init__(self, port: int) -> None:
-        self.text = ""
-        try:
-            super().__init__(("127.0.0.1", port), _Scrape)
-        except OSError as error:
-            raise MachineError(
-                f"Port {port} cannot be used: {error.strerror}.", "Name another with --prometheus; 0 takes any."
-            ) from error
-
-
-class _Scrape(BaseHTTPRequestHandler):
-    server: Endpoint
-    timeout = _REQUEST_S
-
-    def do_GET(self) -> None:
-        """The latest sample, or 404 for any other path."""
-        if self.path != "/metrics":
-            self.send_error(404)
-            return
-        body = self.server.text.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes every few seconds are not worth a line each."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bottleneck_lab.capture.monitor import Endpoint, Sample, Sampler, open_nvml, prometheus
+from bottleneck_lab.capture.monitor import Sample, Sampler, open_nvml
+from bottleneck_lab.capture.prometheus import LatestSample, serve
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, note
 
@@ -46,8 +46,8 @@ def command(
     if no_gpu:
         note(f"No GPU is shown: {no_gpu}.")
     sampler = Sampler(nvml, no_gpu, steps)
-    with _endpoint(prometheus) as endpoint:
-        samples = _samples(sampler, endpoint, interval_s, count)
+    with _served(prometheus) as latest:
+        samples = _samples(sampler, latest, interval_s, count)
         if json:
             _print_lines(samples)
         else:
@@ -55,20 +55,16 @@ def command(
 
 
 @contextmanager
-def _endpoint(port: int | None) -> Iterator[Endpoint | None]:
+def _served(port: int | None) -> Iterator[LatestSample | None]:
     if port is None:
         yield None
         return
-    with Endpoint(port) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        note(f"Prometheus can scrape http://127.0.0.1:{server.server_port}/metrics")
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    with serve(port) as (address, latest):
+        note(f"Prometheus can scrape {address}")
+        yield latest
 
 
-def _samples(sampler: Sampler, endpoint: Endpoint | None, interval_s: float, count: int) -> Iterator[Sample]:
+def _samples(sampler: Sampler, latest: LatestSample | None, interval_s: float, count: int) -> Iterator[Sample]:
     """Samples at fixed times: a slow one does not put off those after it. The first, of no interval yet, is left out."""
     sampler.sample()
     number, began = 0, time.monotonic()
@@ -76,8 +72,8 @@ def _samples(sampler: Sampler, endpoint: Endpoint | None, interval_s: float, cou
         number += 1
         time.sleep(max(0.0, began + number * interval_s - time.monotonic()))
         sample = sampler.sample()
-        if endpoint:
-            endpoint.text = prometheus(sample)
+        if latest:
+            latest.sample = sample
         yield sample
 
 

@@ -1,12 +1,15 @@
 """Samples without a GPU and without waiting: NVML, the host and the clock are given."""
 
-import re
+import urllib.parse
+import urllib.request
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from bottleneck_lab.capture import monitor
-from bottleneck_lab.capture.monitor import Endpoint, Host, Sampler, prometheus
+from bottleneck_lab.capture.monitor import Host, Sampler
+from bottleneck_lab.capture.prometheus import serve
 from bottleneck_lab.errors import MachineError
 
 HOST = Host(
@@ -76,23 +79,33 @@ def test_a_steps_file_being_written_is_no_error(tmp_path, text):
     assert monitor.read_steps(tmp_path / "steps") is None
 
 
-def test_prometheus_text_is_well_formed(tmp_path):
+def scraped(sample):
+    """What Prometheus' own parser reads of a sample: (name, labels) → value."""
+    with serve(0) as (address, latest):
+        latest.sample = sample
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            text = answer.read().decode()
+    rows = [row for family in text_string_to_metric_families(text) for row in family.samples]
+    return {(row.name.removeprefix("bottleneck_lab_"), *row.labels.values()): row.value for row in rows}
+
+
+def test_prometheus_reads_every_figure_that_is_known(tmp_path):
     (tmp_path / "steps").write_text("12")
-    text = prometheus(sampler(fake_nvml(), tmp_path / "steps").sample())
-    assert 'bottleneck_lab_gpu_busy_share{gpu="0",name="Fake \\"GPU\\""} 0.41\n' in text
-    assert "bottleneck_lab_steps_total 12\n" in text
-    assert 'bottleneck_lab_pressure_share{resource="cpu"} 0.02\n' in text
-    assert "power_limit" not in text
-    line = re.compile(r'^(# (HELP|TYPE) \w+ .+|\w+(\{(\w+="(\\.|[^"\\])*",?)+\})? [-+.\de]+)$')
-    assert [row for row in text.splitlines() if not line.match(row)] == []
-    described = re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)
-    assert len(described) == len(set(described))
+    figures = scraped(sampler(fake_nvml(), tmp_path / "steps").sample())
+    assert figures["gpu_busy_share", "0", 'Fake "GPU"'] == 0.41
+    assert figures["steps_total",] == 12
+    assert figures["pressure_share", "cpu"] == 0.02
+    assert not any("power_limit" in name or "steps_per_second" in name for name, *_ in figures)
+
+
+def test_prometheus_gets_nothing_before_the_first_sample():
+    assert scraped(None) == {}
 
 
 def test_without_a_gpu_the_reason_is_in_the_sample():
     sample = sampler(no_gpu="there is none").sample()
     assert (sample.gpus, sample.no_gpu) == ([], "there is none")
-    assert "bottleneck_lab_gpus 0\n" in prometheus(sample)
+    assert scraped(sample)["gpus",] == 0
 
 
 def test_the_machine_itself_answers():
@@ -103,5 +116,9 @@ def test_the_machine_itself_answers():
 
 
 def test_a_taken_port_is_explained():
-    with Endpoint(0) as first, pytest.raises(MachineError, match="cannot be used"):
-        Endpoint(first.server_port)
+    with serve(0) as (address, _), pytest.raises(MachineError, match="cannot be used"), serve(port_of(address)):
+        pass
+
+
+def port_of(address: str) -> int:
+    return urllib.parse.urlsplit(address).port
