@@ -13,10 +13,10 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from scipy.stats import binomtest
 from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown, table
 
 from bottleneck_lab.analysis.gate import Change, Rules, alternate, judge
-from bottleneck_lab.analysis.statistics import clopper_pearson
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "measured" / "gate_simulation.md"
 LEVELS = {"quiet": 0.02, "usual": 0.05, "loaded": 0.1}
@@ -47,7 +47,7 @@ def row(noise: str, level: str, change: float, runs: int, seed: int) -> list[str
     said = Counter(one.outcome for one in found)
     pairs = sum(one.pairs for one in found) / runs
     counts = [percent(said[outcome] / runs) for outcome in ("worse", "same", "better", "cannot tell")]
-    most = percent(clopper_pearson(said["worse"], runs, CONFIDENCE)[1])
+    most = percent(binomtest(said["worse"], runs).proportion_ci(CONFIDENCE).high)
     return [level, noise, f"{change:.3g}x", *counts, most if change <= 1 else "", f"{pairs:.1f}"]
 
 

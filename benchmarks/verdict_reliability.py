@@ -36,8 +36,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from scipy.stats import binomtest
 
-from bottleneck_lab.analysis.statistics import clopper_pearson
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.verifier import check_lab
@@ -399,7 +399,7 @@ def _bounds(checks: list[dict[str, Any]]) -> list[str]:
             group = [line for line in checks if slug in (line["lab"], "all labs") and chosen(line)]
             if group:
                 seen = sum(line["outcome"] == outcome for line in group)
-                high = clopper_pearson(seen, len(group), CONFIDENCE)[1]
+                high = binomtest(seen, len(group)).proportion_ci(CONFIDENCE).high
                 rows.append(f"| {slug} | {outcome}: {promise} | {where} | {seen} of {len(group)} | {high:.1%} |")
     return rows
 

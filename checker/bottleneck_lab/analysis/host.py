@@ -57,7 +57,6 @@ ALLOCATION_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*|Mem(?:Map|Unmap|Create|Release)|MallocAsync)(?:_v\d+\w*)?$"
 )
 COPY_CALL = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*Async", re.IGNORECASE)
-SYNC_OPERATOR = re.compile(r"^(?:aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal)|cudaDeviceSynchronize)$")
 
 
 BUSY_LAUNCHING_NS = 500_000

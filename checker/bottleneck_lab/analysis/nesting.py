@@ -19,13 +19,6 @@ class Tree:
     parent: SmallInts
     depth: NDArray[Any]
 
-    def self_time(self, duration: Ints) -> Ints:
-        """Each row's duration without its children's, ns, never negative."""
-        has = self.parent >= 0
-        inside = np.bincount(self.parent[has], weights=duration[has], minlength=len(duration)).astype(np.int64)
-        result: Ints = np.maximum(duration - inside, 0)
-        return result
-
     def with_children(self, value: Ints) -> Ints:
         """Each row's value plus those of all rows under it."""
         total = value.astype(np.int64).copy()

@@ -29,11 +29,6 @@ class Point(msgspec.Struct, frozen=True):
         return self.step_ms - self.alone_ms
 
     @property
-    def ideal_images_per_s(self) -> float:
-        """The throughput of one rank, times the ranks."""
-        return self.images_per_s * self.amdahl
-
-    @property
     def efficiency(self) -> float:
         """Share (0-1) of the ideal."""
         return self.alone_ms / self.step_ms

@@ -102,48 +102,6 @@ def _signed_rank(n: int, level: Fraction) -> int:
     return int(np.searchsorted(np.cumsum(shares), float(level) * (1 - 1e-12 * (n > 53)), side="right"))
 
 
-def clopper_pearson(k: int, n: int, confidence: float) -> tuple[float, float]:
-    """Exact bounds on a share (0–1) of which `k` in `n` were seen, each side missed with at most (1 - confidence) / 2.
-
-    Source: Clopper & Pearson, Biometrika 26 (1934). Raises ValueError unless 0 ≤ k ≤ n, n ≥ 1 and 0 < confidence < 1.
-    """
-    _require_share(confidence)
-    if not (0 <= k <= n and n >= 1):
-        raise ValueError(f"{k} of {n} is not a count")
-    level = (1 - confidence) / 2
-    low = 0.0 if k == 0 else 1 - _largest_share(n - k, n, level)
-    high = 1.0 if k == n else _largest_share(k, n, level)
-    return low, high
-
-
-def _largest_share(k: int, n: int, level: float) -> float:
-    """The share p at which P(Bin(n, p) ≤ k) falls to `level`, by bisection; k < n."""
-    low, high = k / n, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial_cdf(k, n, middle) > level else (low, middle)
-    return high
-
-
-def binomial_cdf(k: int, n: int, share: float) -> float:
-    """P(Bin(n, share) ≤ k), summed downwards from the term at k in logarithms so that nothing underflows early."""
-    if share <= 0.0 or k >= n:
-        return 1.0
-    if share >= 1.0 or k < 0:
-        return 0.0
-    if k > n * share:  # The other tail is the short one, and 1 - small is accurate.
-        return 1.0 - binomial_cdf(n - k - 1, n, 1 - share)
-    log_ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    log_top = log_ways + k * math.log(share) + (n - k) * math.log1p(-share)
-    term, total, odds = 1.0, 1.0, (1 - share) / share
-    for i in range(k, 0, -1):
-        term *= i / (n - i + 1) * odds
-        total += term
-        if term < total * 1e-17:
-            break
-    return min(1.0, math.exp(log_top) * total)
-
-
 def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
     """Reference time over learner time of each pair: 2 means that the learner's code took half as long.
 

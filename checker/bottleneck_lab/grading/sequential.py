@@ -24,9 +24,6 @@ from bottleneck_lab.analysis.statistics import Interval, bounds_at, median_inter
 Direction = Literal["at_least", "at_most"]
 Side = Literal["reference", "learner"]
 
-NON_INFERIORITY = 0.97
-"""`at least as fast as` is held when the bound reaches this share of the target."""
-
 SELF_TEST_CONFIDENCE = 0.95
 
 SELF_TEST_PAIRS = (12, 24, 48)

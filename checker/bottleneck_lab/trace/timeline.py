@@ -362,9 +362,3 @@ def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
     if all(part.strides == (0,) for part in parts) and len({part[:1].tobytes() for part in parts}) == 1:
         return np.broadcast_to(parts[0][:1], sum(map(len, parts)))
     return np.concatenate(parts)
-
-
-def empty_timeline(source: str, format_: str) -> Timeline:
-    """A capture with no rows."""
-    host = make_table(HostTable)
-    return Timeline(source, format_, (), make_table(DeviceTable), host, host, host, host, make_table(MemoryTable))

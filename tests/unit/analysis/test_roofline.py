@@ -6,7 +6,8 @@ import pytest
 
 from bottleneck_lab.analysis.roofline import MACHINES, Machine, find_machine, find_placements, place
 from bottleneck_lab.trace.counters import KernelCounters
-from bottleneck_lab.trace.timeline import empty_timeline
+
+from ..report import made_up_capture
 
 MACHINE = Machine("made up", {"fp32": 10e12}, 1e12)
 
@@ -47,5 +48,5 @@ def test_counters_are_placed():
     }
     kernel = KernelCounters("k", 0, "9.0", (1,), (1,), metrics)
     silent = KernelCounters("unmeasured", 0, "9.0", (1,), (1,), {})
-    (found,) = find_placements(replace(empty_timeline("x", "ncu"), counters=(kernel, silent)), MACHINE)
+    (found,) = find_placements(replace(made_up_capture.empty(), counters=(kernel, silent)), MACHINE)
     assert (found.intensity, found.bound) == (1.0, "memory-bound")

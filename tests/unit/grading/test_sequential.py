@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.grading.sequential import (
     BLOCKS,
-    NON_INFERIORITY,
     PAIRS,
     Plan,
     SequentialTest,
@@ -133,9 +132,9 @@ def test_a_broken_sample_is_refused():
 def test_non_inferiority_moves_the_bar():
     just_short = [0.98] * 12
     assert SequentialTest(target=1.0).decide(just_short).state is State.FAIL
-    assert SequentialTest(target=1.0, margin=NON_INFERIORITY).decide(just_short).state is State.PASS
-    assert SequentialTest(target=1.0, margin=NON_INFERIORITY).decide([0.96] * 12).state is State.FAIL
-    latency = SequentialTest(target=10.0, direction="at_most", margin=NON_INFERIORITY)
+    assert SequentialTest(target=1.0, margin=0.97).decide(just_short).state is State.PASS
+    assert SequentialTest(target=1.0, margin=0.97).decide([0.96] * 12).state is State.FAIL
+    latency = SequentialTest(target=10.0, direction="at_most", margin=0.97)
     assert latency.decide([10.2] * 12).state is State.PASS
 
 

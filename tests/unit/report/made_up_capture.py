@@ -39,6 +39,12 @@ STRINGS = (
 _STEP, _DATA, _FORWARD, _CONV, _LAUNCH, _COPY_CALL, _KERNEL, _COPY, _LINE = 0, 3, 4, 5, 6, 7, 8, 9, 10
 
 
+def empty() -> Timeline:
+    """A capture with no rows."""
+    host = make_table(HostTable)
+    return Timeline("none.json", "kineto", (), make_table(DeviceTable), host, host, host, host, make_table(MemoryTable))
+
+
 def _host(rows: list[tuple[int, int, int, int]]) -> HostTable:
     """Rows of (start, end, name, correlation)."""
     start, end, name, correlation = (list(column) for column in zip(*rows, strict=True))

@@ -69,6 +69,4 @@ def test_a_name_of_any_length_leaves_the_summary_readable(draw):
 
 
 def test_a_capture_without_any_event_is_drawn(draw):
-    from bottleneck_lab.trace.timeline import empty_timeline
-
-    assert "Where the time went" in draw(render_summary, summarise(empty_timeline("none.json", "kineto")))
+    assert "Where the time went" in draw(render_summary, summarise(made_up_capture.empty()))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from bottleneck_lab.analysis.device import find_device_uses
 from bottleneck_lab.report.lanes import Events, find_lanes
 from bottleneck_lab.report.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
-from bottleneck_lab.trace.timeline import empty_timeline
 
 from . import made_up_capture
 
@@ -101,7 +100,7 @@ def test_long_names_are_cut():
 
 
 def test_an_empty_capture_packs():
-    assert unpack(pack_timeline(empty_timeline("none.json", "kineto"))) == []
+    assert unpack(pack_timeline(made_up_capture.empty())) == []
 
 
 @pytest.mark.parametrize("emulated", [True, False])
