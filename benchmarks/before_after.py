@@ -21,10 +21,10 @@ from pathlib import Path
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.home import dataset_root, home
-from bottleneck_lab.workspace.lab_rules import variants
 
 MARKS = re.compile(r"(<!-- measured:begin -->\n).*?(<!-- measured:end -->)", re.DOTALL)
 

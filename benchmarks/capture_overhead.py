@@ -9,7 +9,6 @@ and the ratio; goal: at most 1.10.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -17,11 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from bottleneck_lab.analysis.statistics import median_interval
-from bottleneck_lab.capture.workload import PROFILED_BATCHES, SCHEDULE, FedWorkload
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.feed import Run
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.kinds.feed import KIND
+from bottleneck_lab.measure.kinds.feed.records import Run
+from bottleneck_lab.measure.kinds.feed.run import PROFILED_BATCHES, run_fed
+from bottleneck_lab.measure.kinds.profiling import SCHEDULE
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.workspace.home import dataset_root
 
 GOAL = 1.10
@@ -38,19 +39,18 @@ def measure(photos: Path, pairs: int) -> tuple[list[float], list[float]]:
     """Median step in ms of each run, plain and profiled."""
     plain: list[float] = []
     profiled: list[float] = []
-    lab, step_s = find_lab("dataloader"), 0.0
+    lab, step_s = find_lab("dataloader"), None
+    settings = KIND.settings(lab, "virtual")
     for pair in range(pairs):
         for side in (plain, profiled) if pair % 2 == 0 else (profiled, plain):
             with Janitor() as janitor, tempfile.TemporaryDirectory() as out:
-                context = Context(lab, "virtual", lab.path, lab.path, photos, Path(out), janitor, lambda *_: None)
-                trace = (
-                    ["--trace", f"{out}/trace.json.gz", "--schedule", json.dumps(SCHEDULE)] if side is profiled else []
+                context = Context(
+                    lab, "virtual", settings, lab.path, lab.path, photos, Path(out), janitor, lambda *_: None
                 )
-                fed = FedWorkload(context, trace, lambda _: None, PROFILED_BATCHES, step_s)
-                status, run = fed.run()
+                trace = Path(out, "trace.json.gz") if side is profiled else None
+                status, run, step_s = run_fed(context, lambda _: None, PROFILED_BATCHES, trace, step_s)
                 if status:
                     sys.exit(f"the workload ended with status {status}")
-                step_s = fed.step_s
                 side.append(statistics.median(steps_ms(run)))
     return plain, profiled
 

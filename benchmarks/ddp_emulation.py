@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.ranks.costs import load_costs
-from bottleneck_lab.measure.ranks.emulation import Run, Secret, crew
-from bottleneck_lab.measure.ranks.virtual import same_training
+from bottleneck_lab.measure.kinds.ranks.costs import load_costs
+from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
+from bottleneck_lab.measure.kinds.ranks.emulation import Run, Secret, crew
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.verifier import check_lab
 
 ROOT = Path(__file__).parents[1]

@@ -106,7 +106,7 @@ def main():
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"][options.device]["settings"]
+    settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"][options.device]["settings"]["judge"]
     started = {name: start(script, options.device) for name, script in implementations().items()}
     times, far = compare({name: pipe for name, (pipe, _) in started.items()}, options.photos, settings, options.calls)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{len(os.sched_getaffinity(0))} cores"

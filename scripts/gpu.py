@@ -90,7 +90,7 @@ def lab_called(slug: str) -> Any:
 
 def run(command: list[str], limit_s: float) -> Ran:
     """Runs a step in a process of its own: one that crashes or hangs costs one step. Nothing that it started outlives it."""
-    from bottleneck_lab.measure.janitor import adopt_orphans
+    from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
     adopt_orphans(True)
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
@@ -131,7 +131,7 @@ def gpu_slug(name: str) -> str:
 
 def submissions(lab: Any) -> dict[str, Path]:
     """What is graded of a lab: starter, solution, and each variant, with its folder."""
-    from bottleneck_lab.workspace.lab_rules import variants
+    from bottleneck_lab.measure.lab_rules import variants
 
     found = {f"variant {path.name}": path for path in variants(lab, DEVICE) if not path.name.startswith((".", "_"))}
     return {"starter": lab.path, "solution": lab.solution, **found}

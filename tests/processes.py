@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from bottleneck_lab.measure.cgroup import own_group
+from bottleneck_lab.measure.sandbox.cgroup import own_group
 
 PATIENCE_S = 30
 """Shorter than anything that a test has sleep: it is not to come true by itself."""

@@ -254,7 +254,7 @@ class TestBadInput:
         place = learner.start("feeder", "place")
         script = place / "train.py"
         wrong = """accelerator.channel.send(Kind.STEP, 0, "float64", 16, np.zeros(16, np.int64)) #"""
-        imported = "from bottleneck_lab.measure.wire import Kind\n"
+        imported = "from bottleneck_lab.measure.channel.wire import Kind\n"
         script.write_text(imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step("))
         done = learner.lab("run", at=place)
         assert done.returncode == 1

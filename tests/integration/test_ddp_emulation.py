@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.cgroup import Cgroup
-from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.ranks import emulation as running
-from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
-from bottleneck_lab.measure.ranks.emulation import Secret, crew, emulate
-from bottleneck_lab.measure.ranks.rules import Violation
-from bottleneck_lab.measure.ranks.sweep import sweep
-from bottleneck_lab.measure.ranks.trace import write_traces
-from bottleneck_lab.measure.ranks.virtual import same_training
+from bottleneck_lab.measure.kinds.ranks import emulation as running
+from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
+from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
+from bottleneck_lab.measure.kinds.ranks.emulation import Secret, crew, emulate
+from bottleneck_lab.measure.kinds.ranks.rules import Violation
+from bottleneck_lab.measure.kinds.ranks.sweep import sweep
+from bottleneck_lab.measure.kinds.ranks.trace import write_traces
+from bottleneck_lab.measure.sandbox.cgroup import Cgroup
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 from ..exploits.hostile import WORKSPACES, find
 from ..processes import lives
@@ -343,7 +343,7 @@ def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(referenc
 
 
 def test_the_lab_s_cost_table_is_that_of_its_model():
-    from bottleneck_lab.measure.ranks.costs import load_costs
+    from bottleneck_lab.measure.kinds.ranks.costs import load_costs
 
     spec = importlib.util.spec_from_file_location("ddp_recipe", ROOT / "labs" / "ddp-scaling" / "recipe.py")
     recipe = importlib.util.module_from_spec(spec)

@@ -11,9 +11,10 @@ from bottleneck_lab.catalog import Lab, LabSpec, read_toml
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn
-from bottleneck_lab.measure.ranks.cuda import differs, launch, measure_cuda
+from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn
+from bottleneck_lab.measure.kinds.ranks.gpu_check import differs, launch, measure_cuda
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "labs" / "ddp-scaling"
@@ -45,7 +46,9 @@ def context(tmp_path):
         msgspec.convert(read_toml(LAB / "lab.toml"), LabSpec),
     )
     with Janitor() as janitor:
-        yield Context(lab, "cuda", tmp_path, tmp_path, tmp_path, tmp_path, janitor, lambda _doing, _share: None)
+        yield Context(
+            lab, "cuda", Settings(), tmp_path, tmp_path, tmp_path, tmp_path, janitor, lambda _doing, _share: None
+        )
 
 
 def launched(context, script: Path, name: str):
@@ -114,8 +117,8 @@ def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
 
 def test_what_is_timed_is_known_to_no_rank_before():
     """The labels after the warm-up follow from what the verifier hands out, and the same for the same."""
-    from bottleneck_lab.measure.ranks.cuda import CudaJob
-    from bottleneck_lab.measure.ranks.torchrun import batches
+    from bottleneck_lab.measure.kinds.ranks.gpu_check import CudaJob
+    from bottleneck_lab.measure.kinds.ranks.torchrun import batches
 
     job = CudaJob(2, "gloo", "", "", "", "", 7, 2, 4, 8, 8, 1000, 1)
     first, again, other = (
@@ -128,7 +131,7 @@ def test_what_is_timed_is_known_to_no_rank_before():
 
 
 def test_too_few_gpus_are_the_machine_s_fault(context, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.ranks.cuda.gpu_count", lambda: 1)
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.ranks.gpu_check.gpu_count", lambda: 1)
     with pytest.raises(MachineError, match="at least two GPUs"):
         measure_cuda(context)
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
 VARIANTS = sorted(path.parent for path in (ROOT / "tests" / "variants" / "fused-attention").glob("*/attention.cpp"))
-SETTINGS = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cpu"]["settings"]
+SETTINGS = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cpu"]["settings"]["judge"]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to compile the kernels")
 
@@ -343,6 +343,6 @@ def test_the_workload_runs_alone(tmp_path, capsys, monkeypatch):
 def test_the_gpu_cases_fit_the_shared_memory(judge):
     settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cuda"]["settings"]
     for seed in range(20):
-        for shape in map(judge.parse, judge.cases(np.random.default_rng(seed), settings)):
+        for shape in map(judge.parse, judge.cases(np.random.default_rng(seed), settings["judge"])):
             inputs = 3 * shape.batch * shape.heads * shape.seq * shape.dim * (4 if shape.dtype == "bf16" else 2)
             assert inputs < 0.9 * settings["arena_mb"] * 2**20 / 2

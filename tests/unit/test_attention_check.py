@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure import kernels
-from bottleneck_lab.measure.compilers import compile_cubin, find_tool
+from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.janitor import Janitor
-from bottleneck_lab.measure.process import Limits, bubblewrap
-from bottleneck_lab.measure.session import CallSession
-from bottleneck_lab.measure.triton_rules import forbidden
+from bottleneck_lab.measure.kinds.speedup import KIND, kernels
+from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
+from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.sandbox.process import Limits, bubblewrap
+from bottleneck_lab.measure.tools import find_tool
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,7 @@ def context(tmp_path):
         made = Context(
             find_lab("fused-attention"),
             "cuda",
+            KIND.settings(find_lab("fused-attention"), "cuda"),
             tmp_path / "submission",
             LAB,
             tmp_path,
@@ -305,7 +307,7 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
 @pytest.mark.skipif(bubblewrap() is None, reason="needs bubblewrap, which is what can hide a folder")
 def test_on_a_cpu_the_libraries_are_not_even_there(context):
     """What a kernel calls is checked by name, and it runs where PyTorch is unavailable."""
-    context.device = "cpu"
+    context.device, context.settings = "cpu", KIND.settings(context.lab, "cpu")
     (context.submission / "entry.py").write_text(
         "prepare = print\ndef load(device):\n    import numpy\n    import torch.nn\n"
     )

@@ -9,9 +9,11 @@ import pytest
 
 from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.measure import compilers, static_check
-from bottleneck_lab.measure.compilers import compile_cubin, compile_library, complaint, find_tool, require_tool
-from bottleneck_lab.measure.static_check import check_binary, check_source
+from bottleneck_lab.measure import tools
+from bottleneck_lab.measure.kinds.speedup import static_check
+from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, compile_library, complaint
+from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, check_source
+from bottleneck_lab.measure.tools import find_tool, require_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
@@ -123,7 +125,7 @@ def test_complaints_of_nvcc_are_read_too(tmp_path):
 
 def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(compilers, "_folders", lambda: iter(()))
+    monkeypatch.setattr(tools, "_folders", lambda: iter(()))
     with pytest.raises(MachineError) as caught:
         require_tool("nvcc")
     assert "bottleneck-lab[nvcc]" in caught.value.remedy

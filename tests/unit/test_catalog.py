@@ -99,7 +99,7 @@ def test_the_hash_leaves_caches_out(content):
 
 def test_the_labs_of_this_checkout_are_in_order():
     """The cheap part of `lab dev check`, for every lab of the course."""
-    from bottleneck_lab.workspace.lab_rules import check_files
+    from bottleneck_lab.measure.lab_rules import check_files
 
     catalog.load_labs.cache_clear()
     problems = {slug: check_files(lab) for slug, lab in catalog.load_labs().items()}

@@ -16,8 +16,9 @@ from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import dev, solution
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.measure import finding, finding_capture
-from bottleneck_lab.measure.finding_answers import (
+from bottleneck_lab.measure.kinds.finding import capture as finding_capture
+from bottleneck_lab.measure.kinds.finding import check as finding
+from bottleneck_lab.measure.kinds.finding.answers import (
     ByTime,
     measured_answers,
     not_genuine,
@@ -27,8 +28,15 @@ from bottleneck_lab.measure.finding_answers import (
     wrong_operators,
     wrong_shares,
 )
-from bottleneck_lab.measure.finding_capture import Call, Capture, read_capture
-from bottleneck_lab.measure.finding_shares import PLACES, Share, Truth, estimate_shares, uncertainty, undisturbed_shares
+from bottleneck_lab.measure.kinds.finding.capture import Call, Capture, read_capture
+from bottleneck_lab.measure.kinds.finding.shares import (
+    PLACES,
+    Share,
+    Truth,
+    estimate_shares,
+    uncertainty,
+    undisturbed_shares,
+)
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.start import start_workspace

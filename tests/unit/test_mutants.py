@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
-from bottleneck_lab.workspace.lab_rules import check_files
+from bottleneck_lab.measure.lab_rules import check_files
 from bottleneck_lab.workspace.mutants import Mutant, load_mutants, mutant_problems, mutants_folder, write_mutant
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.analysis.scaling import Point, Sweep, curves
 from bottleneck_lab.catalog import CriterionSpec, find_lab
-from bottleneck_lab.measure.ranks import virtual
-from bottleneck_lab.measure.ranks.clock import RankClock, covered_us, merge
-from bottleneck_lab.measure.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
-from bottleneck_lab.measure.ranks.figures import RanksMeasurement, results
-from bottleneck_lab.measure.ranks.protocol import EVENT, Event, Kind, unpack
-from bottleneck_lab.measure.ranks.rules import Ledger, Violation
-from bottleneck_lab.measure.ranks.virtual import notes
+from bottleneck_lab.measure.kinds.ranks import emulated_check as virtual
+from bottleneck_lab.measure.kinds.ranks.clock import RankClock, covered_us, merge
+from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
+from bottleneck_lab.measure.kinds.ranks.emulated_check import notes
+from bottleneck_lab.measure.kinds.ranks.figures import RanksMeasurement, results
+from bottleneck_lab.measure.kinds.ranks.protocol import EVENT, Event, Kind, unpack
+from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 
 LAB = Path(__file__).parents[2] / "labs" / "ddp-scaling"
 FABRIC = load_fabric()
@@ -240,14 +240,14 @@ def test_a_verdict_s_curves_come_back_and_anything_else_is_none():
 
 def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
     from bottleneck_lab.capture.launchers import split
-    from bottleneck_lab.capture.tools import lab_program
+    from bottleneck_lab.measure.kinds.ranks import KIND
 
     lab = find_lab("ddp-scaling")
-    launch = split(lab_program(lab, "cuda", "nsys"), "python")
+    launch = split(KIND.program(lab, "cuda", "nsys"), "python")
     assert launch.rank == "RANK"
     assert launch.around("nsys", "profile")[-4:] == ["nsys", "profile", "python", "train.py"]
     assert "--nproc-per-node=gpu" in launch.launcher
-    assert split(lab_program(lab, "virtual", "nsys"), "python").rank == ""
+    assert split(KIND.program(lab, "virtual", "nsys"), "python").rank == ""
 
 
 def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
@@ -265,8 +265,8 @@ def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
 
 
 def test_what_a_rank_said_last_is_quoted_from_what_the_terminal_may_show():
-    from bottleneck_lab.measure.process import printable
-    from bottleneck_lab.measure.ranks.emulation import with_last_words
+    from bottleneck_lab.measure.kinds.ranks.emulation import with_last_words
+    from bottleneck_lab.measure.sandbox.process import printable
 
     log = printable(
         "Traceback …\n⟦Rank 3: train.py, line 2, in wrap: raise\nRuntimeError: no such layer⟧⟦Rank 0: gone⟧"

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from bottleneck_lab.measure.ranks import starved
-from bottleneck_lab.measure.ranks.starved import Starvation
+from bottleneck_lab.measure.kinds.ranks import starvation as starved
+from bottleneck_lab.measure.kinds.ranks.starvation import Starvation
 
 CORES = os.cpu_count()
 

@@ -19,9 +19,9 @@ import msgspec
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.measure.cgroup import own_group
-from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.measure.sandbox.cgroup import own_group
+from bottleneck_lab.measure.tools import find_tool
 from bottleneck_lab.needs import dali_build, dali_extra, install_command, require_linux, require_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home

@@ -18,7 +18,7 @@ from typing import IO
 import psutil
 
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.measure.children import signals_held
+from bottleneck_lab.measure.sandbox.children import signals_held
 
 MARK = "BOTTLENECK_LAB_CAPTURE"
 """Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""

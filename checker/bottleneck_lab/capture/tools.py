@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +12,10 @@ from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.measure.compilers import find_tool
 from bottleneck_lab.measure.context import Progress
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.tools import find_tool
 from bottleneck_lab.trace import load
 
 TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
@@ -100,7 +100,7 @@ def profile_with(
     Returns the first file of the capture. Raises as `record` does.
     """
     request = Request(
-        program=lab_program(lab, device, tool),
+        program=kind_of(lab).program(lab, device, tool),
         folder=workspace,
         out=out,
         environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
@@ -116,18 +116,6 @@ def profile_with(
         _require_timeline(out / captured.files[0], tool)
     describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
     return out / captured.files[0]
-
-
-def lab_program(lab: Lab, device: Device, tool: str) -> tuple[str, ...]:
-    """What is captured: the lab's entry file, or for compute-sanitizer the program that the lab has for it.
-
-    nsys sees a distributed lab on all GPUs, one report a rank; the others look at one rank alone: they run kernels again, which a collective cannot be.
-    """
-    settings = lab.spec.devices[device].settings
-    entry = str(settings["sanitize"]) if tool == "sanitizer" and "sanitize" in settings else lab.spec.entry
-    if (lab.spec.measure, device, tool) == ("ranks", "cuda", "nsys"):
-        return (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu", entry)
-    return (sys.executable, "-u", entry)
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:

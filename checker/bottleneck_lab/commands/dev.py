@@ -20,13 +20,13 @@ from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import generate_key
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.measure.finding_answers import measured_answers
+from bottleneck_lab.measure.kinds.finding.answers import measured_answers
+from bottleneck_lab.measure.lab_rules import check_course, check_files, course_names, variants
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.atomic import explained
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.home import home
-from bottleneck_lab.workspace.lab_rules import check_course, check_files, course_names, variants
 from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
 
 CHECK_EXAMPLE = "lab dev check dataloader --static"

@@ -12,6 +12,7 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
 from bottleneck_lab.errors import ExitCode, UsageError
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console_scaling import render_scaling
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.workspace.dataset import data_folder
@@ -39,13 +40,13 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     require_torch("`lab run`")
     lab, numbers = workspace.lab, _numbers(ranks)
     chosen = choose_device(lab, device or workspace.info.device)
-    scales = (lab.spec.measure, chosen) == ("ranks", "virtual")
+    kind = kind_of(lab)
+    scales = kind.scales_on(chosen)
     if numbers and not scales:
         raise UsageError(
             f"{lab.slug} on {chosen} has no modelled ranks.", "Leave out `--ranks`; `ddp-scaling` on virtual has them."
         )
-    first = " Its speed is first set by what this machine can load." if lab.spec.measure == "feed" else ""
-    note(f"Running {lab.spec.entry} on {chosen}.{first if chosen == 'virtual' else ''}")
+    note(f"Running {lab.spec.entry} on {chosen}.{kind.run_note(chosen)}")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         if scales:
             _scale(workspace, chosen, numbers)

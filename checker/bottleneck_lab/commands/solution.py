@@ -12,7 +12,7 @@ from bottleneck_lab.commands.evidence import figures
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.finding_answers import measured_answers
+from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.folder import Workspace

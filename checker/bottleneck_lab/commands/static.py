@@ -5,7 +5,7 @@ from __future__ import annotations
 from bottleneck_lab.analysis.machine_code import KernelReport, describe
 from bottleneck_lab.commands.ui import print_json, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.static_check import check_source, readable
+from bottleneck_lab.measure.kinds.speedup.static_check import check_source, readable
 from bottleneck_lab.workspace.folder import Workspace
 
 ARCHITECTURES = ("80", "90a")

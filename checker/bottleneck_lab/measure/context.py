@@ -8,24 +8,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import Conditions
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.settings import Settings, WorkerSettings
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share (0–1) of the check that is done."""
+S_co = TypeVar("S_co", bound=Settings, covariant=True)
 
 
 @dataclass
-class Context:
-    """One check: the lab, the submission in its fresh folder, and where secrets come from."""
+class Context(Generic[S_co]):
+    """One check: the lab with its settings on this device, the submission in its fresh folder, and where secrets come from."""
 
     lab: Lab
     device: Device
+    settings: S_co
     submission: Path
     workspace: Path
     data: Path
@@ -35,11 +38,6 @@ class Context:
     rng: random.Random = field(default_factory=random.SystemRandom)
     isolation: dict[str, str] = field(default_factory=dict)
     """What holds the worker that was started last, and what does not; empty before the first."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The device's settings from `lab.toml`."""
-        return self.lab.spec.devices[self.device].settings
 
     def criterion(self, id_: str) -> CriterionSpec | None:
         """The lab's criterion of that id on this device, if it has one."""
@@ -63,6 +61,10 @@ class Context:
             collect_pristine(self.lab, folder)
         return folder
 
+    def environment(self) -> dict[str, str]:
+        """What a workload that runs alone is told: where its data is, and on which device to run."""
+        return {"LAB_PHOTOS": str(self.data), "LAB_DEVICE": self.device}
+
     def judge(self) -> ModuleType:
         """The lab's trusted knowledge of what is right, loaded from the package's own copy."""
         path = self.lab.path / "judge.py"
@@ -72,6 +74,10 @@ class Context:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
+
+
+WorkerContext = Context[WorkerSettings]
+"""A check of a kind that runs workers."""
 
 
 @dataclass

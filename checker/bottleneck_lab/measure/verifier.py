@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,18 +14,31 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict, finite
-from bottleneck_lab.measure.compilers import require_tool
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.process import require_sandbox, too_much_below
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.sandbox.process import require_sandbox, too_much_below
 from bottleneck_lab.measure.submission import collect
+from bottleneck_lab.measure.tools import require_tool
 
 ENOUGH_BYTES = 256 << 20
 """Free at first, room enough for all that the verifier and the reference write."""
-KINDS = {"speedup", "feed", "finding", "ranks"}
-"""Each is a module of this package with `measure(context) -> Measured`. A new kind is a new module and a name here."""
+
+
+@dataclass
+class _Ended:
+    """How a measurement ended: what was found, of which submission, held by what.
+
+    `stopped`: why the learner's code was. `machine`: what was wrong with the machine, or with us.
+    """
+
+    measured: Measured = field(default_factory=lambda: Measured([]))
+    submission_hash: str = ""
+    isolation: dict[str, str] = field(default_factory=dict)
+    stopped: Stopped | None = None
+    machine: LabError | None = None
 
 
 def check_lab(
@@ -50,11 +62,12 @@ def check_lab(
     started, began = datetime.now(UTC), time.monotonic()
     asked = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
     specs = [*lab.spec.devices[device].criteria, *asked]
+    ended = _Ended()
     with Janitor() as janitor:
-        context = Context(lab, device, janitor.folder / "submission", workspace, data, home, janitor, progress)
-        measured, submission, stopped, machine = _measure(context, specs, sandbox_required)
+        _measure(ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required)
+    measured, stopped = ended.measured, ended.stopped
     results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
-    conclusion = conclude(results, specs=specs, machine=machine, stopped=stopped, conditions=measured.conditions)
+    conclusion = conclude(results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions)
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,
@@ -62,11 +75,11 @@ def check_lab(
         advice=conclusion.advice,
         lab=lab.slug,
         lab_hash=lab.content_hash(),
-        submission_hash=submission,
+        submission_hash=ended.submission_hash,
         device=device,
         criteria=results,
         environment=fingerprint(),
-        isolation=context.isolation,
+        isolation=ended.isolation,
         started_at=started.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - began, 3),
         notes=measured.notes,
@@ -76,53 +89,62 @@ def check_lab(
 
 
 def _measure(
-    context: Context, specs: list[CriterionSpec], sandbox_required: bool
-) -> tuple[Measured, str, Stopped | None, LabError | None]:
-    """What was found, the submission's hash, why the learner's code was stopped, and what was wrong with the machine or with us."""
-    submission, room_bytes = "", shutil.disk_usage(context.janitor.folder).free
+    ended: _Ended,
+    specs: list[CriterionSpec],
+    janitor: Janitor,
+    lab: Lab,
+    device: Device,
+    workspace: Path,
+    data: Path,
+    home: Path,
+    progress: Progress,
+    sandbox_required: bool,
+) -> None:
+    """Measures with the lab's kind, and notes in `ended` how it ended; no exception but KeyboardInterrupt leaves it."""
+    room_bytes = shutil.disk_usage(janitor.folder).free
     try:
-        submission = collect(context.lab, context.workspace, context.submission)
+        kind = kind_of(lab)
+        context = Context(
+            lab,
+            device,
+            kind.settings(lab, device),
+            janitor.folder / "submission",
+            workspace,
+            data,
+            home,
+            janitor,
+            progress,
+            isolation=ended.isolation,
+        )
+        ended.submission_hash = collect(lab, workspace, context.submission)
         if sandbox_required:
             require_sandbox()
-        for tool in context.settings.get("tools", []):
+        for tool in context.settings.tools:
             require_tool(tool)
-        return _kind(context.lab)(context), submission, None, None
+        ended.measured = kind.measure(context)
     except LearnerFault as fault:
-        stopped, measured = _blame(fault, specs)
-        return measured, submission, stopped, None
+        ended.stopped, ended.measured = _blame(fault, specs)
     except LabError as error:
-        return Measured([]), submission, None, error
+        ended.machine = error
     except Exception as error:  # ours, whatever it is; the learner's only where its files filled the disk
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            stopped, full = _of_a_full_disk(context, room_bytes)
-            return Measured([]), submission, stopped, full
-        broken = LabError(
+            ended.stopped, ended.machine = _of_a_full_disk(janitor, room_bytes)
+            return
+        ended.machine = LabError(
             f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
         )
-        return Measured([], details={"traceback": traceback.format_exc()}), submission, None, broken
+        ended.measured = Measured([], details={"traceback": traceback.format_exc()})
 
 
-def _of_a_full_disk(context: Context, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
+def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
     """Whose fault it is that the verifier could not write: the learner's where files of the check take half of a room that was enough, else nobody's."""
-    litter = too_much_below(context.janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
+    litter = too_much_below(janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
     if litter:
         return Stopped("crashed", f"The disk is full: your code wrote {litter}."), None
-    where = context.janitor.folder.parent
+    where = janitor.folder.parent
     return None, MachineError(
         f"The disk that holds {where} is full.", "Make room there, or set TMPDIR to another disk."
     )
-
-
-def _kind(lab: Lab) -> Callable[[Context], Measured]:
-    if lab.spec.measure not in KINDS:
-        raise LabError(
-            f"{lab.slug} asks for a kind of measurement called '{lab.spec.measure}'.",
-            f"There are {', '.join(sorted(KINDS))}.",
-        )
-    measure: Callable[[Context], Measured] = importlib.import_module(
-        f"bottleneck_lab.measure.{lab.spec.measure}"
-    ).measure
-    return measure
 
 
 def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:

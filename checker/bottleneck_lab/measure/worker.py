@@ -1,4 +1,4 @@
-"""A worker process: loads the code under test and does what the verifier asks. The reference's and the learner's are the same program.
+"""A worker process that answers calls: loads the code under test and does what the verifier asks. The reference's and the learner's are the same program.
 
 Nothing secret is ever in here: the learner's code shares this process and may read, patch or replace all of it. What it can gain by that is only
 to send other bytes, and every answer is checked, and timed, by the verifier.
@@ -16,13 +16,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from bottleneck_lab.measure.accelerator import Accelerator
-from bottleneck_lab.measure.seccomp import refuse_processes
-from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind, Value
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, Value
+from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 
 def load_module(path: Path) -> ModuleType:
@@ -88,42 +87,34 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
         channel.send(Kind.ANSWER, *last)
 
 
-def train(accelerator: Accelerator, entry: Path, photos: Path, cache: Path) -> None:
-    """Runs a training script against the device process at the other end of the accelerator's channel."""
-    module = load_module(entry)
-    cache.mkdir(exist_ok=True)
-    if hasattr(module, "prepare"):
-        module.prepare(photos, cache)
-    accelerator.channel.send(Kind.READY)
-    module.train(accelerator, photos, cache)
-    accelerator.finish()
+def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
+    """Does the work and ends this process; what it raises is told over the channel, as the learner's whose files are in `folder`."""
+    try:
+        work()
+    except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
+        if not isinstance(error, Closed):
+            with contextlib.suppress(OSError):  # the log may be what the disk has no room for
+                traceback.print_exc()
+            channel.send(Kind.FAILED, explain(folder), str(getattr(error, "reason", "")))
+        os._exit(0 if isinstance(error, Closed) else 70)
+    os._exit(0)
 
 
 def main() -> None:
-    """Entry point: `python -I -m bottleneck_lab.measure.worker calls|train …`."""
+    """Entry point: `python -I -m bottleneck_lab.measure.worker …`."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["calls", "train"])
     parser.add_argument("--entry", type=Path, required=True)
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads-only", action="store_true")
-    parser.add_argument("--photos", type=Path, default=Path("/nonexistent"))
     options = parser.parse_args()
-    arena = Arena.attach(options.arena)
-    channel = Channel(socket.socket(fileno=options.socket), None if options.mode == "train" else arena, reads_half=0)
-    try:
-        if options.mode == "calls":
-            serve_calls(channel, options.entry, options.device, threads_only=options.threads_only)
-        else:
-            train(Accelerator(channel, arena), options.entry, options.photos, Path("cache").absolute())
-    except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
-        if not isinstance(error, Closed):
-            with contextlib.suppress(OSError):  # the log may be what the disk has no room for
-                traceback.print_exc()
-            channel.send(Kind.FAILED, explain(options.entry.parent), str(getattr(error, "reason", "")))
-        os._exit(0 if isinstance(error, Closed) else 70)
-    os._exit(0)
+    channel = Channel(socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0)
+    serve(
+        channel,
+        options.entry.parent,
+        lambda: serve_calls(channel, options.entry, options.device, threads_only=options.threads_only),
+    )
 
 
 if __name__ == "__main__":

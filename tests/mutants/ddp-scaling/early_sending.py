@@ -10,8 +10,8 @@ def hold_back():
     """Backward's events are kept until the gradients are away, so that sending them seems to start when backward does."""
     import gc
 
-    from bottleneck_lab.measure.ranks.group import Client
-    from bottleneck_lab.measure.ranks.protocol import Event, Kind
+    from bottleneck_lab.measure.kinds.ranks.process_group import Client
+    from bottleneck_lab.measure.kinds.ranks.protocol import Event, Kind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, kept = client.sock, []

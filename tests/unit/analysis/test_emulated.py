@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.capture.workload import FedWorkload
-from bottleneck_lab.measure import feed
-from bottleneck_lab.measure.wire import Channel, Kind
+from bottleneck_lab.measure.channel.wire import Channel, Kind
+from bottleneck_lab.measure.kinds.feed import FeedSettings, device_process, run
 
 MS = 1_000_000
+run_fed = run.run_fed
 
 
 def test_an_emulated_device_waits_for_its_input(tmp_path):
@@ -73,16 +73,18 @@ def fed(tmp_path, monkeypatch):
             host.close()
             return 0
 
-        monkeypatch.setattr(feed, "calibrate", lambda _context, _count: 0.5)
-        monkeypatch.setattr(feed, "start_device", lambda *_: (process, Channel(verifiers), theirs))
-        monkeypatch.setattr(FedWorkload, "_run_child", run_child)
+        monkeypatch.setattr(run, "calibrate", lambda _context, _count: 0.5)
+        monkeypatch.setattr(device_process, "start_device", lambda *_: (process, Channel(verifiers), theirs))
+        monkeypatch.setattr(run, "_run_child", run_child)
         Channel(devices).send(Kind.READY, 0.020)
         judge = SimpleNamespace(count=lambda _data: 64)
-        context = SimpleNamespace(device=device, settings={}, judge=lambda: judge, data=None, janitor=Mock())
-        workload = FedWorkload(context, [], print, 1)
-        workload.run(trace)
-        verifiers.close()
-        return workload.step_s, load(trace), json.loads(gzip.decompress(trace.read_bytes()))
+        context = SimpleNamespace(
+            device=device, settings=FeedSettings(), judge=lambda: judge, data=None, janitor=Mock()
+        )
+        seen = []
+        monkeypatch.setattr(run, "run_fed", lambda *given: seen.append(run_fed(*given)) or seen[0])
+        assert run.profile(context, trace, print) == 0
+        return seen[0][2], load(trace), json.loads(gzip.decompress(trace.read_bytes()))
 
     return profiled
 

@@ -49,7 +49,9 @@ def test_without_a_gpu_nothing_is_run_and_nothing_changes(gpu, tmp_path, monkeyp
     assert "no CUDA device" in capsys.readouterr().err
 
 
-FOLDERS = "import only_here; from bottleneck_lab.measure import process; print(*process.python_folders(), sep='\\n')"
+FOLDERS = (
+    "import only_here; from bottleneck_lab.measure.sandbox import process; print(*process.python_folders(), sep='\\n')"
+)
 
 
 @pytest.mark.skipif(bool(gpus()) or shutil.which("make") is None, reason="needs make, and no GPU that it would use")

@@ -10,7 +10,8 @@ import pytest
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "example"
 
@@ -40,6 +41,7 @@ def context(lab: Lab, workspace: Path, tmp_path: Path):
         yield Context(
             lab,
             "cpu",
+            kind_of(lab).settings(lab, "cpu"),
             janitor.folder / "submission",
             workspace,
             data,

@@ -11,16 +11,16 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from bottleneck_lab.measure.children import signals_held, stream
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.sandbox.children import signals_held, stream
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 from ...processes import lives, soon
 
 STREAMS = """
 import signal, sys
 from pathlib import Path
-from bottleneck_lab.measure.children import stream
-from bottleneck_lab.measure.janitor import Janitor
+from bottleneck_lab.measure.sandbox.children import stream
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 with Janitor() as janitor:
@@ -82,7 +82,7 @@ def test_other_threads_need_not_hold_them(handler):
 
 LIMITS = """
 import resource
-from bottleneck_lab.measure.children import lower_limit
+from bottleneck_lab.measure.sandbox.children import lower_limit
 
 for have, want in ((256, 4096), (256, 100), (resource.RLIM_INFINITY, 1 << 30)):
     resource.setrlimit(what := resource.RLIMIT_NOFILE if have > 0 else resource.RLIMIT_FSIZE, (have, have))

@@ -10,8 +10,10 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, Lab
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import kernels, speedup
-from bottleneck_lab.measure.compilers import compile_cubin, find_tool
+from bottleneck_lab.measure.kinds.speedup import check as speedup
+from bottleneck_lab.measure.kinds.speedup import kernels
+from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
+from bottleneck_lab.measure.tools import find_tool
 from bottleneck_lab.measure.verifier import check_lab
 
 pytestmark = [

@@ -6,9 +6,9 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from bottleneck_lab.measure.accelerator import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
-from bottleneck_lab.measure.device import Device, EmulatedEngine
-from bottleneck_lab.measure.wire import Arena, Channel, Closed, Kind
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind
+from bottleneck_lab.measure.kinds.feed.device import Device, EmulatedEngine
+from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
 
 BATCH = 2
 IMAGES = np.zeros((BATCH, *IMAGE_SHAPE), np.uint8)

@@ -26,11 +26,13 @@ from PIL import Image
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.grading.attest import canonical_bytes
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import feed, janitor, verifier
-from bottleneck_lab.measure.cgroup import Cgroup
+from bottleneck_lab.measure import verifier
+from bottleneck_lab.measure.channel.session import start_worker
 from bottleneck_lab.measure.context import Measured
-from bottleneck_lab.measure.feed import start_device
-from bottleneck_lab.measure.session import start_worker
+from bottleneck_lab.measure.kinds.feed import device_process, session
+from bottleneck_lab.measure.kinds.feed.device_process import start_device
+from bottleneck_lab.measure.sandbox import janitor
+from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.verifier import check_lab
 
 from ...processes import groups_left, lives
@@ -40,12 +42,8 @@ ROOT = Path(__file__).parents[3]
 CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
 """Labs in miniature, for the kinds `speedup` and `feed`; the other two kinds have their own lab."""
 QUICK = {
-    "self_test_margin": 50.0,
-    "start_s": 12,
-    "call_s": 2,
-    "max_s": 6,
-    "memory_gib": 0.5,
-    "samples": [6000, 9000],
+    "running-mean": {"self_test_margin": 50.0, "max_s": 6, "judge": {"samples": [6000, 9000]}},
+    "feeder": {},
 }
 
 
@@ -58,7 +56,9 @@ class Bench:
         lab = find_lab(slug)
         self.device = next(iter(lab.spec.devices))
         spec = lab.spec.devices[self.device]
-        settings = spec.settings | (QUICK if slug in CONTENT else {})
+        settings = spec.settings | (
+            {"start_s": 12, "call_s": 2, "memory_gib": 0.5, **QUICK[slug]} if slug in CONTENT else {}
+        )
         devices = {self.device: msgspec.structs.replace(spec, settings=settings)}
         self.lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
         self.workspace = tmp_path / "workspace"
@@ -94,7 +94,7 @@ def bench(tmp_path, monkeypatch):
 WORDS = {
     "learner": ("/submission/", "/learner-ranks/"),
     "reference": ("/reference/", "/reference-ranks/"),
-    "device": ("measure.device",),
+    "device": ("feed.device",),
     "janitor": ("janitor.py",),
 }
 
@@ -208,8 +208,8 @@ STOPPED = [
 
 @pytest.mark.parametrize(("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-"))
 def test_stopped(bench, slug, who, phase, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.process.END_S", 1.0)  # the supervisor is stopped as well
-    monkeypatch.setattr("bottleneck_lab.measure.ranks.emulation.RUN_S", 60.0)
+    monkeypatch.setattr("bottleneck_lab.measure.sandbox.process.END_S", 1.0)  # the supervisor is stopped as well
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.ranks.emulation.RUN_S", 60.0)
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
@@ -232,8 +232,8 @@ def test_a_script_is_started_when_the_device_is_there_and_says_why_it_fails(benc
         return start_worker(*arguments, **options)
 
     at = []
-    monkeypatch.setattr(feed, "start_device", late)
-    monkeypatch.setattr(feed, "start_worker", started)
+    monkeypatch.setattr(device_process, "start_device", late)
+    monkeypatch.setattr(session, "start_worker", started)
     place = bench("feeder")
     place.entry.write_text("raise RuntimeError('this early')\n")
     verdict = place.check()

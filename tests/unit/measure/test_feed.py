@@ -9,10 +9,14 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure import feed
-from bottleneck_lab.measure.device import MEAN, STD, CudaEngine, EmulatedEngine
+from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.wire import Channel
+from bottleneck_lab.measure.kinds.feed import FeedSettings
+from bottleneck_lab.measure.kinds.feed import check as feed
+from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, CudaEngine, EmulatedEngine
+from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _ready
+from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.feed.session import FeedSession
 
 MS = 1_000_000
 STEP_S = 0.1
@@ -25,22 +29,22 @@ SPECS = [
 def context():
     lab = SimpleNamespace(spec=SimpleNamespace(devices={"virtual": DeviceSpec(SPECS)}))
     found = {spec.id: spec for spec in SPECS}
-    return SimpleNamespace(lab=lab, device="virtual", settings={}, data=None, required=found.__getitem__)
+    return SimpleNamespace(lab=lab, device="virtual", settings=FeedSettings(), data=None, required=found.__getitem__)
 
 
-def run_of(every_ms: list[float], count: int = 2000) -> feed.Run:
+def run_of(every_ms: list[float], count: int = 2000) -> Run:
     """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100 ms for each."""
-    rng, run = np.random.default_rng(0), feed.Run(16)
-    sizes = [feed.WARM_UP_BATCHES, len(every_ms)]
+    rng, run = np.random.default_rng(0), Run(16)
+    sizes = [WARM_UP_BATCHES, len(every_ms)]
     for _ in sizes:
-        feed.plan_epoch(rng, run, count, sizes)
+        plan_epoch(rng, run, count, sizes)
     orders = [order for given in run.assignments for order in given.order.reshape(-1, 16)]
     clock = end = run.assignments[1].given_ns = 0
     for at, order in enumerate(orders):
-        clock += round((every_ms[at - feed.WARM_UP_BATCHES] if at >= feed.WARM_UP_BATCHES else 0) * MS)
-        start = max(clock, end) if at >= feed.WARM_UP_BATCHES else -100 * MS
+        clock += round((every_ms[at - WARM_UP_BATCHES] if at >= WARM_UP_BATCHES else 0) * MS)
+        start = max(clock, end) if at >= WARM_UP_BATCHES else -100 * MS
         end = start + 100 * MS
-        run.steps.append(feed.Step(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
+        run.steps.append(Step(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
     return run
 
 
@@ -107,13 +111,13 @@ def test_labels_and_sizes_are_checked_batch_by_batch():
     run = run_of([100.0] * 8)
     assert feed.check_samples(run, JUDGE, context()) == (None, 12 * 16)
     swapped = run.steps[5]
-    run.steps[5] = feed.Step(
+    run.steps[5] = Step(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[::-1],
         swapped.kept,
     )
     assert "Batch 6 has labels" in feed.check_samples(run, JUDGE, context())[0]
-    run.steps[5] = feed.Step(
+    run.steps[5] = Step(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")], swapped.labels[:8], swapped.kept
     )
     assert "8 images where 16 were due" in feed.check_samples(run, JUDGE, context())[0]
@@ -127,12 +131,12 @@ def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
 
 
 def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
-    run = feed.Run(16)
-    epoch = feed.plan_epoch(np.random.default_rng(1), run, 640, [32])
+    run = Run(16)
+    epoch = plan_epoch(np.random.default_rng(1), run, 640, [32])
     assert len(set(epoch.order.tolist())) == 32 * 16
-    assert epoch.rows.shape == (32, feed.KEPT_ROWS)
-    assert all(len(set(rows)) == feed.KEPT_ROWS for rows in epoch.rows.tolist())
-    assert feed.plan_epoch(np.random.default_rng(1), run, 640, [32]).batches == 0
+    assert epoch.rows.shape == (32, KEPT_ROWS)
+    assert all(len(set(rows)) == KEPT_ROWS for rows in epoch.rows.tolist())
+    assert plan_epoch(np.random.default_rng(1), run, 640, [32]).batches == 0
 
 
 def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not():
@@ -158,7 +162,7 @@ def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_wha
 
 
 def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
-    gpu = SimpleNamespace(device="cuda", settings={"device_share": 0.5})
+    gpu = SimpleNamespace(device="cuda", settings=FeedSettings(device_share=0.5))
     (note,) = feed._notes(gpu, 0.39, 0.05, 16)
     assert "as often as comes nearest to 400 ms, 390 ms in all" in note
 
@@ -176,10 +180,10 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
 def test_who_has_ended_is_to_blame():
     worker = Mock(process=Mock(poll=lambda: 3), log_tail=lambda: "", ending=lambda: "exited with status 3")
     with subprocess.Popen(["sleep", "60"]) as device:
-        session = feed.FeedSession(worker, Mock(), device, 0.1, device.kill)
-        assert isinstance(session.closed("training"), LearnerFault), "the device lives"
+        session = FeedSession(worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, device.kill))
+        assert isinstance(session.script.closed("training"), LearnerFault), "the device lives"
         device.kill()
-        assert isinstance(session.closed("training"), VerifierFault)
+        assert isinstance(session.script.closed("training"), VerifierFault)
 
 
 def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):
@@ -193,6 +197,6 @@ def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_comma
     ours, theirs = Channel.pair()
     theirs.close()
     with pytest.raises(MachineError, match="The device process did not start") as told:
-        feed.device_step_s(Channel(ours), 1)
+        _ready(Channel(ours), 1)
     assert told.value.remedy.startswith("Try again")
     ours.close()

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from bottleneck_lab.measure.seccomp import program, threads_only
+from bottleneck_lab.measure.sandbox.seccomp import program, threads_only
 
 X86, ARM, OTHER = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOWED, REFUSED = 0x7FFF0000, 0x00050000 | 38

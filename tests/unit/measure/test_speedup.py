@@ -11,9 +11,10 @@ import pytest
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure import speedup
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.speedup import (
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup import check as speedup
+from bottleneck_lab.measure.kinds.speedup.check import (
     Case,
     _refuse_kernels_left_running,
     _refuse_more_threads,
@@ -113,7 +114,9 @@ class Timed:
     """Stands where a comparison stands: each pair of a case takes the seconds given for reference and learner, on a made-up clock."""
 
     def __init__(self, monkeypatch, max_s, **seconds):
-        self.context = SimpleNamespace(settings={"max_s": max_s}, rng=random.Random(1), progress=lambda *_: None)
+        self.context = SimpleNamespace(
+            settings=SpeedupSettings(max_s=max_s), rng=random.Random(1), progress=lambda *_: None
+        )
         self.seconds, self.now = seconds, 0.0
         monkeypatch.setattr(speedup.time, "monotonic", lambda: self.now)
 

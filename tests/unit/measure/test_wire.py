@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.measure.wire import (
+from bottleneck_lab.measure.channel.wire import (
     MAX_BODY_BYTES,
     Arena,
     Channel,

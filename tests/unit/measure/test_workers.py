@@ -19,11 +19,12 @@ import numpy as np
 import psutil
 import pytest
 
-from bottleneck_lab.measure import init, machine, process
+from bottleneck_lab.measure import machine
+from bottleneck_lab.measure.channel.session import CallSession
+from bottleneck_lab.measure.channel.wire import Kind
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.process import Limits, Paths, bubblewrap
-from bottleneck_lab.measure.session import CallSession
-from bottleneck_lab.measure.wire import Kind
+from bottleneck_lab.measure.sandbox import pid1, process
+from bottleneck_lab.measure.sandbox.process import Limits, Paths, bubblewrap
 
 from ...processes import lives, soon
 
@@ -216,26 +217,26 @@ def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unhe
 @pytest.mark.parametrize(("share", "rests"), [(0.0, True), (1.0, False)])
 def test_waiting_for_a_core_to_stop_on_is_not_going_on(monkeypatch, share, rests):
     """What counts is the share of the time in which they run. Nor is it their fault where whoever looks was held up."""
-    rest, looks = init._Rest({}, "1"), []
+    rest, looks = pid1._Rest({}, "1"), []
 
     def look():
         time.sleep(0.1)
         looks.append(1)
         return rest if len(looks) > 4 else None
 
-    monkeypatch.setattr(init, "_signal_all", lambda number: None)
-    monkeypatch.setattr(init, "_ran_s", lambda: share * 0.1 * len(looks))
-    monkeypatch.setattr(init._Rest, "now", look)
-    assert init._stop(0.2) is (rest if rests else None)
+    monkeypatch.setattr(pid1, "_signal_all", lambda number: None)
+    monkeypatch.setattr(pid1, "_ran_s", lambda: share * 0.1 * len(looks))
+    monkeypatch.setattr(pid1._Rest, "now", look)
+    assert pid1._stop(0.2) is (rest if rests else None)
 
 
 def test_what_neither_runs_nor_stops_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(init, "_signal_all", lambda number: None)
-    monkeypatch.setattr(init, "_ran_s", lambda: 0.0)
-    monkeypatch.setattr(init._Rest, "now", lambda: None)
+    monkeypatch.setattr(pid1, "_signal_all", lambda number: None)
+    monkeypatch.setattr(pid1, "_ran_s", lambda: 0.0)
+    monkeypatch.setattr(pid1._Rest, "now", lambda: None)
     began = time.monotonic()
-    assert init._stop(0.1) is None
-    assert time.monotonic() - began >= 0.1 * init.IN_ALL
+    assert pid1._stop(0.1) is None
+    assert time.monotonic() - began >= 0.1 * pid1.IN_ALL
 
 
 WAKING = """
@@ -691,7 +692,7 @@ import os
 import msgspec
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure import process
+from bottleneck_lab.measure.sandbox import process
 from bottleneck_lab.measure.verifier import check_lab
 if sys.argv[3] != "held":
     process.Cgroup.create = lambda *_: None
@@ -699,7 +700,7 @@ if sys.argv[3] == "unheld":
     process.bubblewrap = lambda: None
 lab = find_lab("running-mean")
 device = lab.spec.devices["cpu"]
-quick = device.settings | {"self_test_margin": 50.0, "samples": [4000, 6000]}
+quick = device.settings | {"self_test_margin": 50.0, "judge": {"samples": [4000, 6000]}}
 devices = {"cpu": msgspec.structs.replace(device, settings=quick)}
 lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
 check_lab(lab, Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.argv[2]),

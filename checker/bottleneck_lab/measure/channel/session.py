@@ -1,0 +1,292 @@
+"""A worker together with its channel: started, watched, spoken to, and blamed when it misbehaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
+from bottleneck_lab.measure.context import WorkerContext
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.sandbox.process import (
+    Excess,
+    Limits,
+    Paths,
+    Worker,
+    printable,
+    python_folders,
+    python_module,
+)
+from bottleneck_lab.measure.settings import WorkerSettings
+
+Role = Literal["reference", "learner"]
+PROGRAM = "bottleneck_lab.measure.worker"
+"""What answers calls."""
+WATCH_S = 0.5
+"""Between two looks at a worker's limits."""
+MAX_TEXT = 4000
+"""Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a hostile one megabytes."""
+
+
+def limits_of(settings: WorkerSettings) -> Limits:
+    """What a worker may use, as lab.toml sets it."""
+    memory_bytes = int(settings.memory_gib * (1 << 30))
+    return Limits(start_s=settings.start_s, call_s=settings.call_s, memory_bytes=memory_bytes)
+
+
+class Relay(Protocol):
+    """A process of the verifier's own that stands between it and a worker: asked first when something went wrong."""
+
+    name: str
+    """What a sentence calls it."""
+
+    def stopped(self) -> bool:
+        """Whether somebody has stopped it."""
+
+    def ended(self) -> int | None:
+        """Its exit status; None while it lives."""
+
+
+class LimitWatch:
+    """Looks, twice a second at most, whether a worker keeps to its limits."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._looked = time.monotonic()
+
+    def excess(self) -> Excess | None:
+        """The limit that it exceeds; None where it exceeds none, or was looked at a moment ago."""
+        if time.monotonic() - self._looked < WATCH_S:
+            return None
+        self._looked = time.monotonic()
+        return self._worker.excess()
+
+
+class Session:
+    """One worker, reference or learner. A fault of the learner's is a LearnerFault, of the reference's a VerifierFault."""
+
+    def __init__(self, role: Role, worker: Worker, channel: Channel, relay: Relay | None = None) -> None:
+        self.role: Role = role
+        self.worker = worker
+        self.channel = channel
+        self._relay = relay
+        self._limits = LimitWatch(worker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the worker with everything it started."""
+        self.worker.end()
+        self.channel.close()
+        if self.channel.arena is not None:
+            self.channel.arena.close()
+
+    def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Value]]:
+        """The next message within `timeout_s`, while the limits are watched. Raises the fault of whoever is to blame."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                kind, values = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
+            except TimedOut:
+                # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
+                if self.worker.process.poll() is not None and not self.channel.waiting():
+                    raise self.closed(doing) from None
+                self.watch(doing)
+                if time.monotonic() >= deadline:
+                    raise self.fault(
+                        "timed out", f"{doing}: no answer within {timeout_s:.0f} s. {self._stuck()}"
+                    ) from None
+                continue
+            except Closed:
+                raise self.closed(doing) from None
+            except WireError as error:
+                raise self.fault("tampered", f"{doing}: the reply was no message of the protocol ({error}).") from None
+            if kind is Kind.FAILED:
+                raise self.fault(_reason(values), f"{doing}: {_text(values)}")
+            return kind, values
+
+    def watch(self, doing: str) -> None:
+        """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
+        if excess := self._limits.excess():
+            raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
+
+    def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
+        """The next message, which must be of this kind."""
+        got, values = self.receive(timeout_s, doing)
+        self.require(got, kind, doing)
+        return values
+
+    def require(self, got: Kind, due: Kind, doing: str) -> None:
+        """Raises the fault of a worker that sent another message than was due."""
+        if got is not due:
+            raise self.fault("tampered", f"{doing}: {got.name} came where {due.name} was due.")
+
+    def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
+        """The exception that blames this worker's owner; a relay that does not run cannot pass on an answer."""
+        if reason == "timed out" and self._relay and self._relay.stopped():
+            return VerifierFault(f"{self._relay.name} was stopped. {detail}")
+        if self.role == "learner":
+            return LearnerFault(reason, detail)  # type: ignore[arg-type]  # callers pass literals of FailReason
+        return VerifierFault(f"The reference worker failed: {reason}: {detail}")
+
+    def closed(self, doing: str) -> Exception:
+        """The exception for a channel that has ended: by a relay's end, or the worker's."""
+        if self._relay and (status := self._relay.ended()) is not None:
+            return VerifierFault(f"{doing}: {self._relay.name} ended (status {status}).")
+        return self.gone(doing)
+
+    def gone(self, doing: str) -> LearnerFault | VerifierFault:
+        """The exception for a worker that is gone."""
+        return self.fault("crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip())
+
+    def _ending(self) -> str:
+        for _ in range(100):
+            if self.worker.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        return self.worker.ending()
+
+    def _last_words(self) -> str:
+        lines = self.worker.log_tail().strip().splitlines()
+        return f"It last printed: {lines[-1][:300]}" if lines else ""
+
+    def _stuck(self) -> str:
+        return (
+            "It was stopped (SIGSTOP)."
+            if "T" in self.worker.states()
+            else "An endless loop, or a wait for something that never comes?"
+        )
+
+
+class CallSession(Session):
+    """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor disturb the other side's turn."""
+
+    @classmethod
+    def start(cls, context: WorkerContext, role: Role, folder: Path, entry: str, limits: Limits) -> CallSession:
+        """Starts a worker on `folder/entry` and waits until its code is loaded."""
+        arena = Arena.create(context.settings.arena_mb << 20)
+        ours, theirs = Channel.pair()
+        arguments = [
+            "--entry",
+            str(folder / entry),
+            "--socket",
+            str(theirs.fileno()),
+            "--arena",
+            str(arena.fd),
+            "--device",
+            context.device,
+        ]
+        learners = role == "learner"
+        hidden = context.settings.hidden if learners else []
+        arguments += ["--threads-only"] if learners and context.settings.threads_only else []
+        worker = start_worker(context, PROGRAM, arguments, folder, limits, [theirs.fileno(), arena.fd], hidden=hidden)
+        theirs.close()
+        session = cls(role, worker, Channel(ours, arena))
+        try:
+            session.expect(Kind.READY, limits.start_s, "starting up")
+            session._freeze("starting up")
+        except BaseException:
+            session.close()
+            raise
+        session.channel.limit_sends(limits.call_s)
+        return session
+
+    def _freeze(self, doing: str) -> None:
+        """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
+        if not self.worker.freeze():
+            raise self.fault(
+                "tampered", f"{doing}: it went on running when it was stopped, inside a call of the kernel."
+            )
+
+    def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
+        """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
+        message = pack(kind, inputs, self.channel.arena, half=0)
+        if self.worker.ran_while_frozen():
+            raise self.fault("tampered", "between two calls: it went on running while it was stopped.")
+        if self.channel.waiting():  # it is frozen: whatever lies there was sent after its last answer
+            raise self._unasked()
+        began = time.perf_counter()
+        self.worker.thaw()
+        self._send(message)
+        values = self.expect(Kind.ANSWER, self.worker.limits.call_s, "answering a call")
+        answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+        seconds = time.perf_counter() - began
+        if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
+            raise self.closed("answering a call")
+        self._freeze("answering a call")
+        self.watch("answering a call")
+        return seconds, answer
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self.channel.send_packed(message)
+        except TimedOut:
+            detail = (
+                f"answering a call: the inputs were not read within {self.worker.limits.call_s:.0f} s. {self._stuck()}"
+            )
+            raise self.fault("timed out", detail) from None
+        except Closed:
+            raise self.closed("answering a call") from None
+
+    def _unasked(self) -> Exception:
+        """The exception for bytes, or an end, that came while no call was pending."""
+        self.worker.thaw()
+        try:
+            kind, _ = self.channel.receive(1)
+        except Closed:
+            return self.closed("between two calls")
+        except WireError as error:
+            return self.fault("tampered", f"between two calls: bytes that are no message of the protocol ({error}).")
+        return self.fault("tampered", f"between two calls: {kind.name} came unasked, after the answer.")
+
+
+def start_worker(
+    context: WorkerContext,
+    module: str,
+    arguments: list[str],
+    folder: Path,
+    limits: Limits,
+    fds: list[int],
+    cores: set[int] | None = None,
+    hidden: Sequence[str] = (),
+) -> Worker:
+    """A worker on `folder` that runs `module`, known to the janitor from the first moment.
+
+    `hidden` packages are not there for it, where a sandbox can hide them.
+    """
+    settings = context.settings
+    worker = Worker(
+        python_module(module, *arguments),
+        Paths(folder, [context.data], [Path(folder, name) for folder in python_folders() for name in hidden]),
+        limits,
+        pass_fds=fds,
+        cores=cores,
+        threads=settings.threads,
+        bound=settings.bind_threads,
+        gpu=context.device == "cuda",
+        janitor=context.janitor,
+    )
+    context.isolation.update(worker.isolation)
+    return worker
+
+
+def _reason(values: list[Value]) -> str:
+    """A binding that refuses the learner's code says so with an exception's `reason`; whatever else a worker sends has crashed."""
+    told = values[1] if len(values) > 1 else ""
+    return "forbidden call" if isinstance(told, str) and told == "forbidden call" else "crashed"
+
+
+def _text(values: list[Value]) -> str:
+    return (
+        printable(str(values[0])[:MAX_TEXT])
+        if values and isinstance(values[0], str)
+        else "the code failed without a message"
+    )

@@ -1,0 +1,92 @@
+"""What a kind of lab is: one object that knows its settings, and how to measure, profile and run a lab of its kind."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import LabError, UsageError
+from bottleneck_lab.measure.settings import Settings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.analysis.scaling import Sweep
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+S = TypeVar("S", bound=Settings)
+
+
+class Kind(ABC, Generic[S]):
+    """A kind of lab. `name` is what `measure` in lab.toml says; `settings_type` holds every setting that its labs may have, with its default.
+
+    Each kind is a package whose `KIND` is its one object. The package's own module is imported by every process of the kind: it imports little, and
+    the methods import what they need.
+    """
+
+    name: ClassVar[str]
+    settings_type: type[S]
+
+    def settings(self, lab: Lab, device: Device) -> S:
+        """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""
+        try:
+            return msgspec.convert(lab.spec.devices[device].settings, self.settings_type)
+        except msgspec.ValidationError as error:
+            raise LabError(
+                f"{lab.slug} has wrong settings for {device}: {error}.",
+                "The lab's author must correct lab.toml; see docs/authors.md.",
+            ) from error
+
+    @abstractmethod
+    def measure(self, context: Context[S]) -> Measured:
+        """`lab check`: all of the measurement. Raises LearnerFault or VerifierFault when it ends early."""
+
+    @abstractmethod
+    def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
+        """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`; the exit status."""
+
+    def run(self, context: Context[S], on_line: OnLine) -> int:
+        """`lab run`: runs the workspace's code as it stands, line by line to `on_line`; the exit status."""
+        from bottleneck_lab.measure.sandbox.children import stream
+
+        command = list(self.program(context.lab, context.device))
+        return stream(command, context.workspace, context.janitor, on_line, context.environment())
+
+    def run_note(self, device: Device) -> str:  # noqa: ARG002 - for kinds to override
+        """What `lab run` should say before it starts, beside the file and the device."""
+        return ""
+
+    def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
+        """The command line, in the workspace, of the workload alone: for `lab run`, or for an outside profiler (`nsys`, `ncu`, `sanitizer`)."""
+        return (sys.executable, "-u", lab.spec.entry)
+
+    def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
+        """Whether `lab run` on this device shows how the workload would scale over ranks."""
+        return False
+
+    def scale(self, context: Context[S], ranks: list[int]) -> list[Sweep]:  # noqa: ARG002 - for kinds to override
+        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError where there is none, LearnerFault where the code fails."""
+        raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
+
+    def problems(self, lab: Lab) -> Iterator[str]:
+        """What is wrong with a lab of this kind that its files alone show, each as one sentence (`lab dev check --static`)."""
+        for device, spec in lab.spec.devices.items():
+            try:
+                self.settings(lab, device)
+            except LabError as error:
+                yield error.message
+            if self.needs_correctness() and not any(criterion.kind == "correctness" for criterion in spec.criteria):
+                yield f"Nothing is asked of the correctness on {device}."
+
+    def needs_correctness(self) -> bool:
+        """Whether every lab of this kind must have a criterion of correctness."""
+        return True
+
+    def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - for kinds to override
+        """Files of the lab's folder, besides those that a workspace gets, that it cannot do without."""
+        return ["judge.py"]

@@ -1,0 +1,50 @@
+"""The `feed` kind: how well a training script keeps a device fed, which the verifier owns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """batch: images. device_share: how long the device takes for a batch, as a share of the time that the shipped loader takes for it."""
+
+    start_s: float = 240.0
+    batch: int = 16
+    device_share: float = 0.4
+
+
+class FeedKind(Kind[FeedSettings]):
+    """A training script on the verifier's own device."""
+
+    name = "feed"
+    settings_type = FeedSettings
+
+    def measure(self, context: Context[FeedSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.feed.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[FeedSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.feed.run import profile
+
+        return profile(context, trace, on_line)
+
+    def run(self, context: Context[FeedSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.feed.run import run
+
+        return run(context, on_line)
+
+    def run_note(self, device: Device) -> str:
+        return " Its speed is first set by what this machine can load." if device == "virtual" else ""
+
+
+KIND = FeedKind()

@@ -1,0 +1,225 @@
+"""The `feed` kind: how well a training script keeps a device fed.
+
+The script's batches go to a device process that the verifier owns. Useful utilisation is the device time that the checked work needs, over the wall time on the
+verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; the pixels of rows drawn in secret are compared
+with the reference transform afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.grading.criteria import (
+    Conditions,
+    grade_check,
+    grade_decision,
+    grade_value,
+    not_held_against,
+    sequential_test,
+)
+from bottleneck_lab.grading.sequential import BLOCKS, Decision, State
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.wire import Kind
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.feed import FeedSettings
+from bottleneck_lab.measure.kinds.feed.device import MEAN, STD
+from bottleneck_lab.measure.kinds.feed.device_process import calibrate, wanted_step_s
+from bottleneck_lab.measure.kinds.feed.device_specs import A100
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.feed.session import FeedSession
+from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
+
+EPOCH_BATCHES = 32
+MAX_EPOCHS = 3
+MAX_CORES_SHARE = 1.1
+"""CPU time a second that the script may seem to use over its cores: it is counted in hundredths of a second where there is no control group."""
+
+
+def measure(context: Context[FeedSettings]) -> Measured:
+    """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
+    judge, batch = context.judge(), context.settings.batch
+    context.progress("calibrating this machine with the shipped loader", 0.02)
+    count = judge.count(context.data)
+    before_s = calibrate(context, count)
+    context.progress("starting your script", 0.1)
+    with FeedSession.start(context, wanted_step_s(context.settings, before_s)) as session:
+        worker, device = session.script.worker, session.device
+        meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s() + device.cpu_s())
+        step_s, began_s, cpu_s = device.step_s, time.monotonic(), worker.cpu_s()
+        run = train(session, context, judge)
+        refuse_more_cores((worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
+        foreign_cores = meter.cores()
+    context.progress("checking pixels", 0.9)
+    problem, checked = check_pixels(run, judge, context)
+    # A real device's step does not follow the host's speed.
+    drift = 1.0 if context.device == "cuda" else calibrate(context, count) / before_s
+    results = grade(context, run, step_s, drift, foreign_cores)
+    results.insert(0, grade_check(context.required("right-pixels"), problem, checked, "images"))
+    results.insert(0, grade_check(context.required("every-sample-once"), *check_samples(run, judge, context), "images"))
+    return Measured(
+        results,
+        details=_details(run, step_s, before_s, drift),
+        notes=_notes(context, step_s, before_s, batch),
+        speedup=run.images_per_s() * before_s if run.timed() else None,
+        conditions=Conditions(other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)),
+    )
+
+
+def refuse_more_cores(busy: float) -> None:
+    """Raises LearnerFault where a script kept more cores busy than loading is pinned to: a process may move itself to others."""
+    allowed = len(loading_cores())
+    if busy > MAX_CORES_SHARE * allowed:
+        raise LearnerFault(
+            "tampered", f"Loading has {allowed} cores; the script moved to others and kept {busy:.1f} busy."
+        )
+
+
+def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleType) -> Run:
+    """Hands out epochs until the utilisation is decided, and collects what the device saw."""
+    run = Run(context.settings.batch)
+    test = sequential_test(context.required("useful-utilisation"), BLOCKS)
+    silence_s, enough = context.settings.call_s, False
+    while True:
+        kind, values = session.receive(silence_s, f"training (step {len(run.steps) + 1})")
+        if kind is Kind.RECORD:
+            run.steps.append(Step(*values))
+        elif kind is Kind.EPOCH:
+            _expect_steps(run, int(values[0]))
+            enough = len(run.assignments) > MAX_EPOCHS or (
+                bool(run.timed()) and test.decide(run.utilisation(session.device.step_s)).state is not State.CONTINUE
+            )
+            give(session, run, context, judge.count(context.data), last=enough)
+            context.progress("measuring", 0.2 + 0.2 * min(3, len(run.assignments) - 1))
+        elif kind is Kind.DONE:
+            _expect_steps(run, len(run.steps))
+            if not enough:
+                raise LearnerFault("wrong output", "training ended while there were more epochs to come.")
+            return run
+
+
+def _expect_steps(run: Run, steps: int) -> None:
+    due = sum(assignment.batches for assignment in run.assignments)
+    if steps != due:
+        raise LearnerFault(
+            "wrong output",
+            f"{steps} batches were trained where {due} were due: every sample exactly once, in batches of {run.batch}.",
+        )
+
+
+def give(session: FeedSession, run: Run, context: Context[FeedSettings], count: int, *, last: bool) -> None:
+    """Hands out the next epoch, or none when the device has seen enough."""
+    rng = np.random.default_rng(context.rng.getrandbits(128))
+    sizes = [] if last else [WARM_UP_BATCHES] + [EPOCH_BATCHES] * MAX_EPOCHS
+    epoch = plan_epoch(rng, run, count, sizes)
+    session.device.channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
+
+
+def check_samples(run: Run, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+    """What is wrong with the batches' sizes or labels, if anything, and how many images were looked at."""
+    at = 0
+    for assignment in run.assignments:
+        for order in assignment.order.reshape(-1, run.batch):
+            labels, at = run.steps[at].labels, at + 1
+            want = [judge.label(context.data, int(index)) for index in order]
+            if labels.tolist() != want:
+                size = (
+                    f"{len(labels)} images where {run.batch} were due"
+                    if len(labels) != run.batch
+                    else "labels that are not those of its samples"
+                )
+                return (
+                    f"Batch {at} has {size}: every sample is to be trained exactly once, in the given order.",
+                    at * run.batch,
+                )
+    return None, at * run.batch
+
+
+def check_pixels(run: Run, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+    """What is wrong with the pixels that were kept, if anything, and how many images were compared."""
+    steps, checked = iter(run.steps), 0
+    for assignment in run.assignments:
+        for order, rows, step in zip(assignment.order.reshape(-1, run.batch), assignment.rows, steps, strict=False):
+            for row, got in zip(rows, step.kept, strict=False):
+                checked += 1
+                want = judge.reference_sample(context.data, int(order[row]), assignment.seed, assignment.number)
+                if complaint := judge.compare(as_pixels(got), want):
+                    return f"Sample {order[row]} of epoch {assignment.number}: {complaint}", checked
+    return None, checked
+
+
+def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """uint8 3×224×224 from what the device was given: already so, or float32 normalised with ImageNet's mean and deviation."""
+    if image.dtype == np.uint8:
+        return image
+    with np.errstate(invalid="ignore", over="ignore"):
+        pixels: np.ndarray[Any, Any] = np.nan_to_num(np.clip((image * STD + MEAN) * 255, 0, 255).round()).astype(
+            np.uint8
+        )
+    return pixels
+
+
+def grade(
+    context: Context[FeedSettings], run: Run, step_s: float, drift: float, foreign_cores: float
+) -> list[CriterionResult]:
+    """Utilisation and data wait. Where the machine changed speed meanwhile, only what holds at either speed is decided."""
+    spec, wait = context.required("useful-utilisation"), context.required("data-wait")
+    speeds = [1.0, drift]
+    decision = _at_either(spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds])
+    overall = run.images_per_s() * step_s / run.batch
+    missed = [overall * speed < sequential_test(spec).bar for speed in speeds]
+    if decision.state is State.PASS and any(missed) and not all(missed):
+        decision = _undecided(decision)
+    busy = (
+        grade_value(spec, overall)
+        if decision.state is State.PASS and all(missed)
+        else grade_decision(spec, decision, "blocks")
+    )
+    idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * speed) for block in run.idle()] for speed in speeds])
+    return [not_held_against(result, foreign_cores) for result in (busy, grade_decision(wait, idle, "blocks"))]
+
+
+def _at_either(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
+    """What the samples say at each speed of the machine, with the figures of the first; undecided where that is not the same."""
+    first, *others = [sequential_test(spec, BLOCKS).decide(each, exhausted=True) for each in samples]
+    return first if all(other.state is first.state for other in others) else _undecided(first)
+
+
+def _undecided(decision: Decision) -> Decision:
+    return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
+
+
+def _details(run: Run, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
+    return {
+        "step_s": step_s,
+        "shipped_loader_s_an_image": loader_s,
+        "calibration_drift": drift,
+        "block_utilisation": run.utilisation(step_s),
+        "block_idle": run.idle(),
+        "images_per_s": run.images_per_s(),
+        "steps_ms": [
+            [(t - run.began_ns()) / 1e6 for t in (step.arrived_ns, step.started_ns, step.ended_ns)]
+            for step in run.timed()
+        ],
+    }
+
+
+def _notes(context: Context[FeedSettings], step_s: float, loader_s: float, batch: int) -> list[str]:
+    if context.device == "cuda":
+        wanted_s = wanted_step_s(context.settings, loader_s)
+        return [
+            f"The GPU trains every batch of {batch} images as often as comes nearest to {1000 * wanted_s:.0f} ms, {1000 * step_s:.0f} ms in all: it outruns "
+            f"one core of this machine ({1 / loader_s:.0f} shipped images/s) as the emulated device does, and two cores can feed it."
+        ]
+    slower = step_s / A100.step_s(batch)
+    return [
+        f"The device is emulated: {A100.name}, slowed {slower:.0f}x so that it outruns one core of this machine "
+        f"({1 / loader_s:.0f} shipped images/s) as a real one outruns its host. Its step of {batch} images takes {1000 * step_s:.0f} ms."
+    ]

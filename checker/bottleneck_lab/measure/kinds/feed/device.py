@@ -1,0 +1,255 @@
+"""The device process: takes training batches from a script and runs them one at a time, as a GPU would.
+
+Owned by the verifier and run apart from both sides: `python -I -m bottleneck_lab.measure.kinds.feed.device`. It keeps the time each step arrived,
+started and ended on the machine's monotonic clock, the labels, and the pixels of the rows that the verifier drew in secret. It believes nothing else.
+The `emulated` engine takes the stated time of a step and does nothing; the `cuda` engine trains a real ResNet-50, as often as fits into that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import select
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, Malformed, Value, WireError
+from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS
+
+TUNING_STEPS, CALIBRATION_STEPS = 5, 10
+MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
+STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
+
+
+class Engine(Protocol):
+    """What runs steps, one at a time."""
+
+    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:
+        """Starts a step and returns when it started, in ns of the monotonic clock."""
+
+    def ended_ns(self) -> int | None:
+        """When the running step ended, or None while it runs."""
+
+    def patience_s(self) -> float:
+        """How long to wait before asking again."""
+
+    def step_s(self, batch: int) -> float:
+        """Seconds that a step of a full batch takes when nobody has to be waited for."""
+
+
+class EmulatedEngine:
+    """Takes `step_s` seconds a full batch of `batch` images and computes nothing.
+
+    Times are the ideal ones: a step starts when it has arrived and the one before has ended, however late this process is woken.
+    """
+
+    def __init__(self, step_s: float, batch: int) -> None:
+        self._image_ns = step_s * 1e9 / batch
+        self._end_ns = 0
+
+    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
+        started_ns = max(arrived_ns, self._end_ns)
+        self._end_ns = started_ns + round(self._image_ns * len(images))
+        return started_ns
+
+    def ended_ns(self) -> int | None:
+        return self._end_ns if time.monotonic_ns() >= self._end_ns else None
+
+    def patience_s(self) -> float:
+        return max(0.0, (self._end_ns - time.monotonic_ns()) / 1e9)
+
+    def step_s(self, batch: int) -> float:
+        return self._image_ns * batch / 1e9
+
+
+class CudaEngine:
+    """Real ResNet-50 training steps on the GPU, on each batch as many as come nearest to `wanted_s` seconds.
+
+    Two cores feed no data centre's GPU at one step a batch, however well a script loads. Has never run on a GPU: docs/measured/README.md.
+    """
+
+    def __init__(self, wanted_s: float) -> None:
+        import torch
+        import torchvision
+
+        self._torch = torch
+        self._wanted_s, self._repeats = wanted_s, 1
+        torch.backends.cudnn.benchmark = True
+        self._model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
+        self._mean = torch.from_numpy(MEAN).cuda()
+        self._std = torch.from_numpy(STD).cuda()
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch publishes no types for it
+
+    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
+        torch, started_ns = self._torch, time.monotonic_ns()
+        batch = torch.from_numpy(np.array(images)).pin_memory().cuda(non_blocking=True)
+        if batch.dtype == torch.uint8:
+            batch = (batch.float() / 255 - self._mean) / self._std
+        targets = torch.from_numpy(np.array(labels)).cuda(non_blocking=True) % 1000
+        for _ in range(self._repeats):
+            loss = torch.nn.functional.cross_entropy(self._model(batch), targets)
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self._optimizer.step()
+        self._event.record()
+        return started_ns
+
+    def ended_ns(self) -> int | None:
+        return time.monotonic_ns() if self._event.query() else None
+
+    def patience_s(self) -> float:
+        return 0.0005
+
+    def step_s(self, batch: int) -> float:
+        """Measured as it will be repeated, on a batch that lies ready in the host's memory."""
+        self._repeats = max(1, round(self._wanted_s / self._measured_s(batch)))
+        return self._measured_s(batch)
+
+    def _measured_s(self, batch: int) -> float:
+        """Of a batch with as many repeats as are set; the first ones tune and allocate and do not count."""
+        images, labels = np.zeros((batch, *IMAGE_SHAPE), np.uint8), np.zeros(batch, np.int64)
+        times_ns = []
+        for _ in range(TUNING_STEPS + CALIBRATION_STEPS):
+            began_ns = self.start(images, labels, 0)
+            self._event.synchronize()
+            times_ns.append(time.monotonic_ns() - began_ns)
+        return median(times_ns[TUNING_STEPS:]) / 1e9
+
+
+@dataclass
+class Batch:
+    """A batch that has arrived. `kept` are the rows that the verifier drew, copied on arrival: what lies in the slot later does not count."""
+
+    slot: int
+    images: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]
+    kept: np.ndarray[Any, Any]
+    arrived_ns: int
+    started_ns: int = 0
+
+
+@dataclass
+class Device:
+    """The queue, the engine, and both channels. One step runs at a time."""
+
+    host: Channel
+    verifier: Channel
+    arena: Arena
+    engine: Engine
+    batch: int
+    rows_to_keep: deque[list[int]] = field(default_factory=deque)
+    queue: deque[Batch] = field(default_factory=deque)
+    running: Batch | None = None
+    syncs: int = 0
+    steps: int = 0
+
+    def run(self) -> None:
+        """Serves until the verifier closes its channel."""
+        poll = select.epoll()
+        poll.register(self.verifier.sock, select.EPOLLIN)
+        poll.register(self.host.sock, select.EPOLLIN)
+        while True:
+            for descriptor, _ in poll.poll(self.engine.patience_s() if self.running else None):
+                if descriptor == self.verifier.sock.fileno():
+                    self._from_verifier()
+                elif trouble := self._from_host():
+                    poll.unregister(self.host.sock)
+                    self.verifier.send(*trouble)
+                    with contextlib.suppress(OSError):  # it has gone already
+                        self.host.sock.shutdown(socket.SHUT_RDWR)
+            self._advance()
+
+    def _from_verifier(self) -> None:
+        kind, values = self.verifier.receive(10)
+        if kind is Kind.EPOCH:
+            number, seed, order, rows = values
+            self.rows_to_keep.extend(np.asarray(rows).tolist())
+            self._to_host(Kind.EPOCH, number, seed, order)
+
+    def _from_host(self) -> tuple[Kind, str] | None:
+        try:
+            kind, values = self.host.receive(10)
+            if kind is Kind.STEP:
+                self.queue.append(self._batch(values))
+                self.steps += 1
+            elif kind is Kind.SYNC:
+                self.syncs += 1
+            elif kind is Kind.EPOCH:
+                self.verifier.send(kind, self.steps)
+            elif kind in (Kind.READY, Kind.DONE, Kind.FAILED):
+                self.verifier.send(kind, *values)
+            else:
+                raise Malformed(f"unexpected {kind.name}")
+        except Closed:
+            return Kind.GONE, ""
+        except WireError as error:
+            return Kind.BROKEN, str(error)
+        return None
+
+    def _batch(self, values: list[Any]) -> Batch:
+        arrived_ns = time.monotonic_ns()
+        if len(values) != 4:
+            raise Malformed("a step that is no step")
+        slot, dtype, count, labels = values
+        if not (isinstance(slot, int) and isinstance(dtype, str) and isinstance(count, int)):
+            raise Malformed("a step that is no step")
+        taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
+        if slot not in range(SLOTS) or slot in taken or dtype not in ("uint8", "float32"):
+            raise Malformed("a step in a slot that is not free, or of a type that the device does not take")
+        if count not in range(1, self.batch + 1) or not isinstance(labels, np.ndarray) or labels.shape != (count,):
+            raise Malformed("a step whose labels do not match its images")
+        images = self.arena.view(np.dtype(dtype), (count, *IMAGE_SHAPE), slot * (self.arena.size // SLOTS))
+        rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
+        return Batch(slot, images, labels, np.array(images[[row for row in rows if row < count]]), arrived_ns)
+
+    def _advance(self) -> None:
+        if self.running and (ended_ns := self.engine.ended_ns()) is not None:
+            self._finish(self.running, ended_ns)
+        if not self.running and self.queue:
+            self.running = self.queue.popleft()
+            self.running.started_ns = self.engine.start(
+                self.running.images, self.running.labels, self.running.arrived_ns
+            )
+        while self.syncs and not self.running and not self.queue:
+            self.syncs -= 1
+            self._to_host(Kind.SYNC)
+
+    def _finish(self, batch: Batch, ended_ns: int) -> None:
+        self.running = None
+        self._to_host(Kind.SLOT, batch.slot)
+        self.verifier.send(Kind.RECORD, batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept)
+
+    def _to_host(self, kind: Kind, *values: Value) -> None:
+        with contextlib.suppress(Closed):  # a script that has gone is reported when its end is read
+            self.host.send(kind, *values)
+
+
+def main() -> None:
+    """Entry point of the device process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", type=int, required=True)
+    parser.add_argument("--verifier", type=int, required=True)
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
+    parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--batch", type=int, required=True)
+    options = parser.parse_args()
+    step_s: float = options.step_s
+    engine: Engine = EmulatedEngine(step_s, options.batch) if options.engine == "emulated" else CudaEngine(step_s)
+    verifier = Channel(socket.socket(fileno=options.verifier))
+    host = Channel(socket.socket(fileno=options.host))
+    device = Device(host, verifier, Arena.attach(options.arena), engine, options.batch)
+    verifier.send(Kind.READY, engine.step_s(options.batch))
+    with contextlib.suppress(Closed):
+        device.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What a training script sees of the device process: an asynchronous queue of training steps, as a GPU is to its host.
+
+Runs in the learner's process, next to the learner's code; nothing it says is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Kind, Malformed
+
+SLOTS = 3
+"""Batches the device holds at once: one running and two waiting."""
+IMAGE_SHAPE = (3, 224, 224)
+BYTES_PER_IMAGE = 3 * 224 * 224 * 4
+"""Of the larger type that the device takes, float32."""
+
+Range = Callable[[str], contextlib.AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What to train next: the samples `order`, each exactly once and in this order, augmented as `seed` and `number` say."""
+
+    number: int
+    seed: int
+    order: list[int]
+
+
+class Accelerator:
+    """The lab's device. `epochs` hands out work, `step` queues a batch and returns, `synchronize` waits until all of it has run."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        arena: Arena,
+        range_: Range | None = None,
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
+        self.channel = channel
+        self._arena = arena
+        self._free = list(range(SLOTS))
+        self._batch = arena.size // SLOTS // BYTES_PER_IMAGE
+        self._range: Range = range_ or (lambda _: contextlib.nullcontext())
+        self._on_step = on_step or (lambda: None)
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Epochs until the device has seen enough. The order and the seed of an epoch are not known before it is asked for."""
+        while True:
+            number, seed, order = self._ask_epoch()
+            if not len(order):
+                return
+            yield Epoch(number, seed, order.tolist())
+
+    def _ask_epoch(self) -> tuple[int, int, np.ndarray[Any, Any]]:
+        self.channel.send(Kind.EPOCH)
+        number, seed, order = self._receive(Kind.EPOCH)
+        return number, seed, order
+
+    def step(self, images: Any, labels: Any) -> None:
+        """Queues one training step on a batch and returns, like a kernel launch; waits only while the queue is full.
+
+        `images`: N×3×224×224, uint8 RGB or float32 normalised; `labels`: N integers. Tensors or arrays, on the host. Raises ValueError for anything else.
+        """
+        with self._range("h2d"):
+            images, labels = np.asarray(images), np.asarray(labels, dtype=np.int64)
+            self._require_batch(images, labels)
+            slot = self._slot()
+            self._write(slot, images)
+        with self._range("step"):
+            self.channel.send(Kind.STEP, slot, str(images.dtype), len(images), labels)
+        self._on_step()
+
+    def synchronize(self) -> None:
+        """Waits until every queued step has run."""
+        with self._range("synchronize"):
+            self.channel.send(Kind.SYNC)
+            self._receive(Kind.SYNC)
+
+    def finish(self) -> None:
+        """Says that training has returned, once every queued step has run and is on record."""
+        self.synchronize()
+        self.channel.send(Kind.DONE)
+
+    def _require_batch(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
+        if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
+            raise ValueError(
+                f"the device takes images of N×3×224×224, uint8 or float32; these are {'×'.join(map(str, images.shape))}, {images.dtype}"
+            )
+        if not 1 <= len(images) <= self._batch:
+            raise ValueError(f"the device takes batches of 1 to {self._batch} images; this one has {len(images)}")
+        if labels.shape != (len(images),):
+            raise ValueError(
+                f"{len(images)} images need as many labels, in one dimension; these have shape {labels.shape}"
+            )
+
+    def _slot(self) -> int:
+        while not self._free:
+            self._receive(Kind.SLOT)
+        return self._free.pop()
+
+    def _write(self, slot: int, images: np.ndarray[Any, Any]) -> None:
+        self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[...] = images
+
+    def _receive(self, wanted: Kind) -> list[Any]:
+        while True:
+            kind, values = self.channel.receive(None)
+            if kind is Kind.SLOT:
+                self._free.append(int(values[0]))
+            if kind is wanted:
+                return list(values)
+            if kind not in (Kind.SLOT, wanted):
+                raise Malformed(f"unexpected {kind.name}")

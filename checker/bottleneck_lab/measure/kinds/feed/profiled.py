@@ -1,0 +1,36 @@
+"""The process that runs a training script for `lab run` and `lab profile`: `python -m bottleneck_lab.measure.kinds.feed.profiled …`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel
+from bottleneck_lab.measure.kinds.feed.learner_api import Accelerator
+from bottleneck_lab.measure.kinds.feed.script import prepared, script_parser
+from bottleneck_lab.measure.kinds.profiling import child_parser, profiling, run_child
+from bottleneck_lab.measure.machine import loading_cores
+
+
+def train(options: argparse.Namespace) -> None:
+    """A training script against the device at the other end of the socket."""
+    import torch
+
+    os.sched_setaffinity(0, loading_cores())
+    cache = options.entry.parent / ".lab" / "cache"
+    module = prepared(options.entry, options.photos, cache)
+    channel = Channel(socket.socket(fileno=options.socket))
+    with profiling(options.trace, options.schedule) as step:
+        accelerator = Accelerator(channel, Arena.attach(options.arena), torch.profiler.record_function, step)
+        module.train(accelerator, options.photos, cache)
+    accelerator.finish()
+
+
+def main() -> None:
+    """Entry point."""
+    run_child(train, script_parser(child_parser()).parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""`lab run` and `lab profile` of a training script: what a check does, without the secrets, the clock or the sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.wire import Channel, Kind, WireError
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.feed import FeedSettings
+from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, calibrate, wanted_step_s
+from bottleneck_lab.measure.kinds.feed.device_rows import add_device_rows
+from bottleneck_lab.measure.kinds.feed.device_specs import A100
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+
+PROFILED_BATCHES = 12
+"""Batches of the epoch that is profiled; the profiler's schedule lies within it."""
+RUN_BATCHES = 24
+CHILD = "bottleneck_lab.measure.kinds.feed.profiled"
+
+
+def run(context: Context[FeedSettings], on_line: OnLine) -> int:
+    """Runs the script on its device, and says how busy that was; the script's exit status."""
+    status, seen, step_s = run_fed(context, on_line, RUN_BATCHES)
+    if seen.timed():
+        on_line(_rate(seen, step_s))
+    return status
+
+
+def profile(context: Context[FeedSettings], trace: Path, on_line: OnLine) -> int:
+    """Runs the script under torch.profiler, with the device's rows in its trace; the script's exit status."""
+    status, seen, _ = run_fed(context, on_line, PROFILED_BATCHES, trace)
+    if trace.is_file():
+        specs = None if context.device == "cuda" else A100
+        add_device_rows(trace, seen.steps, specs, seen.batch)
+    return status
+
+
+def run_fed(
+    context: Context[FeedSettings],
+    on_line: OnLine,
+    batches: int,
+    trace: Path | None = None,
+    step_s: float | None = None,
+) -> tuple[int, Run, float]:
+    """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`: exit status, what the device saw, seconds a step.
+
+    `step_s` is how long an emulated device is to take for a step; by default it is calibrated as in a check.
+    """
+    count, seen = context.judge().count(context.data), Run(context.settings.batch)
+    if step_s is None:
+        step_s = wanted_step_s(context.settings, calibrate(context, count))
+    with DeviceProcess.start(context, step_s) as device:
+        arguments = (device.channel, seen, count, batches, on_line)
+        server = threading.Thread(target=_serve, args=arguments, daemon=True)
+        server.start()
+        try:
+            status = _run_child(context, device, on_line, trace_options(trace) if trace else [])
+        finally:
+            device.end()
+            server.join()
+    return status, seen, device.step_s
+
+
+def _run_child(context: Context[FeedSettings], device: DeviceProcess, on_line: OnLine, options: list[str]) -> int:
+    fds = (device.script_socket.fileno(), device.arena.fd)
+    places = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--photos", str(context.data)]
+    command = child_command(CHILD, context, [*options, *places])
+    return stream(command, context.workspace, context.janitor, on_line, {}, fds)
+
+
+def _rate(seen: Run, step_s: float) -> str:
+    busy = seen.images_per_s() * step_s / seen.batch
+    return f"{seen.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
+
+
+def _received(channel: Channel) -> tuple[Kind, list[Any]]:
+    return channel.receive(None)
+
+
+def _serve(channel: Channel, seen: Run, count: int, batches: int, on_line: OnLine) -> None:
+    """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why where the device takes no more from it."""
+    rng = np.random.default_rng(0)
+    with contextlib.suppress(WireError):
+        while True:
+            kind, values = _received(channel)
+            if kind is Kind.RECORD:
+                seen.steps.append(Step(*values))
+            elif kind is Kind.EPOCH:
+                epoch = plan_epoch(rng, seen, count, [WARM_UP_BATCHES, batches])
+                channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
+            elif kind is Kind.BROKEN:
+                on_line(f"The device was sent what is no training step ({values[0]}) and takes no more.\n")

@@ -1,0 +1,52 @@
+"""The process of a check in which a training script runs: `python -I -m bottleneck_lab.measure.kinds.feed.script …`."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+from types import ModuleType
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Kind
+from bottleneck_lab.measure.kinds.feed.learner_api import Accelerator
+from bottleneck_lab.measure.worker import load_module, serve
+
+
+def prepared(entry: Path, photos: Path, cache: Path) -> ModuleType:
+    """The script, loaded, after what it does once: `prepare(photos, cache)`, if it has one."""
+    module = load_module(entry)
+    cache.mkdir(parents=True, exist_ok=True)
+    if hasattr(module, "prepare"):
+        module.prepare(photos, cache)
+    return module
+
+
+def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what a script needs to reach its device and its data."""
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--photos", type=Path, required=True)
+    return parser
+
+
+def train(channel: Channel, arena: Arena, entry: Path, photos: Path) -> None:
+    """Prepares, says so, and trains against the device process at the other end of the channel."""
+    cache = Path("cache").absolute()
+    module = prepared(entry, photos, cache)
+    channel.send(Kind.READY)
+    accelerator = Accelerator(channel, arena)
+    module.train(accelerator, photos, cache)
+    accelerator.finish()
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entry", type=Path, required=True)
+    options = script_parser(parser).parse_args()
+    arena, channel = Arena.attach(options.arena), Channel(socket.socket(fileno=options.socket))
+    serve(channel, options.entry.parent, lambda: train(channel, arena, options.entry, options.photos))
+
+
+if __name__ == "__main__":
+    main()

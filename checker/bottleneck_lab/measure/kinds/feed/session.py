@@ -1,0 +1,74 @@
+"""A check's training script, the device that it feeds, and the verifier's word to both."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
+from bottleneck_lab.measure.channel.wire import Kind
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.feed import FeedSettings
+from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess
+from bottleneck_lab.measure.machine import loading_cores
+from bottleneck_lab.measure.sandbox.process import Worker
+
+PROGRAM = "bottleneck_lab.measure.kinds.feed.script"
+
+
+class FeedSession:
+    """The learner's training script at one end, the verifier's device process in the middle."""
+
+    def __init__(self, worker: Worker, device: DeviceProcess) -> None:
+        self.script = Session("learner", worker, device.channel, device)
+        self.device = device
+
+    @classmethod
+    def start(cls, context: Context[FeedSettings], step_s: float) -> Self:
+        """Starts a device that takes `step_s` for a step, then the script, and waits until it is ready to train."""
+        device = DeviceProcess.start(context, step_s)
+        try:
+            session = cls(_start_script(context, device), device)
+        except BaseException:
+            device.close()
+            raise
+        try:
+            got, _ = session.receive(context.settings.start_s, "starting up and preparing")
+            session.script.require(got, Kind.READY, "starting up and preparing")
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Any]]:
+        """The next message. Raises the fault of the script, or of the device where it has ended or was stopped."""
+        self.script.watch(doing)  # a script that never lets us wait is watched all the same
+        kind, values = self.script.receive(timeout_s, doing)
+        if kind is Kind.GONE or (kind is Kind.EPOCH and self.script.worker.process.poll() is not None):
+            raise self.script.gone(doing)
+        if kind is Kind.BROKEN:
+            raise LearnerFault(
+                "tampered", f"{doing}: the script sent the device what is no training step ({values[0]!s})."
+            )
+        return kind, values
+
+    def close(self) -> None:
+        """Ends the script with everything it started, and the device."""
+        self.script.close()
+        self.device.close()
+
+
+def _start_script(context: Context[FeedSettings], device: DeviceProcess) -> Worker:
+    """The script's worker, which alone holds its end of the channel from now on."""
+    fds = [device.script_socket.fileno(), device.arena.fd]
+    arguments = ["--entry", str(context.submission / context.lab.spec.entry), "--photos", str(context.data)]
+    arguments += ["--socket", str(fds[0]), "--arena", str(fds[1])]
+    limits = limits_of(context.settings)
+    with device.script_socket:
+        return start_worker(context, PROGRAM, arguments, context.submission, limits, fds, cores=loading_cores())

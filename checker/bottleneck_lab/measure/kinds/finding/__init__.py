@@ -1,0 +1,50 @@
+"""The `finding` kind: nothing is made faster; what the learner says of a workload is checked against the verifier's own captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class FindingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """passes: of the network, in each capture. The reference is captured `least_captures` times or more, until the shares are known to `precision`.
+
+    After `max_s` seconds that is given up; shares known no better than `loosest` are an error.
+    """
+
+    passes: int
+    call_s: float = 120.0
+    precision: float = 0.02
+    loosest: float = 0.04
+    least_captures: int = 4
+    max_s: float = 60.0
+
+
+class FindingKind(Kind[FindingSettings]):
+    """A diagnosis, graded against captures."""
+
+    name = "finding"
+    settings_type = FindingSettings
+
+    def measure(self, context: Context[FindingSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.finding.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.finding.check import profile
+
+        return profile(context, trace, on_line)
+
+    def needs_correctness(self) -> bool:
+        return False
+
+
+KIND = FindingKind()

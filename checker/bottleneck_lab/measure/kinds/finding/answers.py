@@ -1,0 +1,285 @@
+"""Is the learner's capture genuine, and are the answers right? Pure functions: each says in one sentence what is wrong, or None."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.operators import OperatorRow
+from bottleneck_lab.measure.kinds.finding.capture import Capture
+from bottleneck_lab.measure.kinds.finding.shares import PLACES, Share, Truth, by_pass, undisturbed_shares
+
+TIE_SHARE = 0.01
+"""Shares this close are a tie, whatever the noise: no two profilers' overheads agree better."""
+SHARE_TOLERANCE = 0.05
+CEILING_TOLERANCE = 0.10
+BALANCE_FACTOR = 2.0
+"""Within this factor of the machine's balance an operator may be called either: ceilings are not known better."""
+FORGED_SHARE = 0.15
+"""A capture of the same work on the same machine differs less than this in any operator's share."""
+CLOCK_SLACK_S = 2.0
+ROUNDING_NS = 2
+
+Answers = Mapping[str, Any]
+
+
+class ByTime(str):
+    """A problem that hangs on times that were measured: beside other programs there may be none. Any other one is exact."""
+
+    __slots__ = ()
+
+
+def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end_s: float) -> str | None:
+    """Why the learner's capture is not one of `passes` passes of this model, made between two moments; None when it is."""
+    return (
+        _incomplete(capture, truth)
+        or _other_time(capture, begin_s, end_s)
+        or _other_work(capture, truth, passes)
+        or _left_out(capture, truth)
+        or _copied_passes(capture, truth, passes)
+    )
+
+
+def _incomplete(capture: Capture, truth: Truth) -> str | None:
+    if truth.capture.has_device and not capture.has_device:
+        return "The capture has no GPU work in it: `activities` must hold ProfilerActivity.CUDA, and the GPU must be waited for before the end."
+    if not any(_is_shape(shape) for call in capture.calls for shape in call.dims):
+        return "The capture has no shapes: the profiler needs record_shapes=True."
+    return None
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and len(shape) > 0
+
+
+def _other_time(capture: Capture, begin_s: float, end_s: float) -> str | None:
+    if begin_s - CLOCK_SLACK_S <= capture.begin_s and capture.end_s <= end_s + CLOCK_SLACK_S:
+        return None
+    return "The capture was not made when `record` was called: it is a copy of another one."
+
+
+def _other_work(capture: Capture, truth: Truth, passes: int) -> str | None:
+    """The layers' operators have to have met the very shapes of the model, each once a pass."""
+    layers = _layers(truth)
+    want, got = truth.capture.shapes(layers), capture.shapes(layers)
+    unit = math.gcd(*want.values()) or 1
+    if set(want) != set(got):
+        return "The operators and shapes in the capture are not those of this model on these pictures."
+    found = {shape: got[shape] * unit / want[shape] for shape in want}
+    if len(set(found.values())) > 1:
+        return "Some layers of the model are in the capture more often than others: it holds parts of passes."
+    seen = next(iter(found.values())) * _passes(truth) / unit
+    if seen == passes:
+        return None
+    more = "Are the warm-up passes in it?" if seen > passes else "Was the profiler stopped too early?"
+    return f"The capture holds {seen:g} passes; `record` was asked for {passes}. {more}"
+
+
+def _layers(truth: Truth) -> set[str]:
+    """What a model's layers are called, whatever runs below them."""
+    return {"aten::conv2d", "aten::batch_norm", "aten::linear", "aten::max_pool2d"} & set(truth.capture.operators)
+
+
+def _passes(truth: Truth) -> int:
+    """Passes in the reference's capture: its network has one fully connected layer."""
+    return truth.capture.count("aten::linear")
+
+
+def _left_out(capture: Capture, truth: Truth) -> str | None:
+    """The layers' names may be there without what they call; what takes most of the time has to be there as well."""
+    top = truth.ranked()[0]
+    if top.name in capture.times:
+        return None
+    return f"The capture has no {top.name}, which takes {top.share:.0%} of the self time of this model: it was not recorded as it ran."
+
+
+def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
+    """The same work never takes the same time to the nanosecond in each of many calls."""
+    rows = by_pass(capture, truth.ranked()[0].name, passes)
+    if any(np.abs(one - other).max() <= ROUNDING_NS for one, other in combinations(rows, 2)):
+        return (
+            "Two passes in the capture took the same time to the nanosecond in every call: one was written down twice."
+        )
+    return None
+
+
+def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
+    """Why the times in a capture that is genuine otherwise are not those of this machine; None when they are."""
+    shares = undisturbed_shares([capture], passes)
+    for share in truth.ranked()[: len(PLACES)]:
+        seen = shares.get(share.name, 0.0)
+        if abs(seen - share.share) > FORGED_SHARE:
+            return ByTime(
+                f"In the capture {share.name} takes {seen:.0%} of the self time, in captures made here beside it {share.share:.0%}: "
+                "the passes were not recorded as they run, or the machine was busy."
+            )
+    return None
+
+
+def full_name(answer: object) -> str:
+    """An operator's name as traces have it: `addmm` and `aten::addmm` are the same answer."""
+    text = str(answer or "").strip()
+    return text if "::" in text or not text else f"aten::{text}"
+
+
+def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
+    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None where nothing was captured."""
+    top = measurement.get("operators", [])[: len(PLACES)]
+    if len(top) < len(PLACES):
+        return {}
+    answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
+    for place, operator in zip(PLACES, top, strict=True):
+        computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
+        answers |= {
+            place: operator["name"],
+            f"{place}_share": round(operator["share"], 3),
+            f"{place}_bound": "compute-bound" if computes else "memory-bound",
+        }
+    return answers
+
+
+def wrong_operators(answers: Answers, truth: Truth) -> str | None:
+    """Why the three named operators are not those with the largest self time; near-ties within the noise are accepted in any order."""
+    names = [full_name(answers.get(place)) for place in PLACES]
+    if not all(names) or len(set(names)) < len(names):
+        return "Name three different operators."
+    ranked = truth.ranked()
+    for place, name, right in zip(PLACES, names, ranked, strict=False):
+        own = truth.shares.get(name, Share(name, 0.0, 0.0))
+        if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
+            known = name in truth.shares
+            found = f"{own.share:.1%} of the self time" if known else "not in the captures"
+            said = f"{name} is not {place}: it is {found}, and that place takes {right.share:.1%}. {_other_order(names, truth)}".strip()
+            return ByTime(said) if known else said
+    return None
+
+
+def _other_order(names: list[str], truth: Truth) -> str:
+    """Which mistaken order of operators the answer follows, as a sentence; empty when none fits."""
+    orders = {
+        "That is the order of total times, in which an operator holds all that it calls; sort by self time.": lambda row: (
+            _total_ns(row, truth),
+            row.total_ns,  # on a GPU a parent's total is just its child's
+        ),
+        "That is the order of the numbers of calls, not of times.": lambda row: row.calls,
+    }
+    if truth.capture.has_device:
+        orders["That is the order of times on the CPU; on a GPU the device's own time counts."] = lambda row: (
+            row.self_ns
+        )
+    best = {sentence: _top(truth.capture, key) for sentence, key in orders.items()}
+    best["That is the order with the first, cold passes counted in; warm up before recording."] = _top(
+        truth.cold, lambda row: row.share
+    )
+    right = [share.name for share in truth.ranked()[: len(PLACES)]]
+    fits = {
+        sentence: sum(name == other for name, other in zip(names, order, strict=False))
+        for sentence, order in best.items()
+        if order != right
+    }
+    sentence = max(fits, key=lambda one: fits[one], default="")
+    plain = sum(name == other for name, other in zip(names, right, strict=False))
+    return sentence if sentence and fits[sentence] > plain else "Sort by self time on the device."
+
+
+def _total_ns(row: OperatorRow, truth: Truth) -> int:
+    """An operator's time on the device with all that it calls."""
+    return row.device_total_ns if truth.capture.has_device else row.total_ns
+
+
+def _top(capture: Capture, key: Callable[[OperatorRow], Any]) -> list[str]:
+    return [row.name for row in sorted(capture.operators.values(), key=key, reverse=True)[: len(PLACES)]]
+
+
+def wrong_shares(answers: Answers, truth: Truth) -> str | None:
+    """Why one of the three shares is off by more than five points of the operator that was named there."""
+    for place in PLACES:
+        name, answer = full_name(answers.get(place)), _number(answers.get(f"{place}_share"))
+        if answer is None:
+            return f"`{place}_share` is not given as a number from 0 to 1."
+        if name not in truth.shares:
+            return f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
+        right = truth.shares[name]
+        if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
+            why = _other_share(name, answer, truth)
+            return ByTime(
+                f"{name} takes {right.share:.1%} (±{right.half_width:.1%}) of the self time, not {answer:.1%}. {why}".strip()
+            )
+    return None
+
+
+def _other_share(name: str, answer: float, truth: Truth) -> str:
+    """Which mistaken share the answer is, as a sentence; empty when none fits."""
+    rows = truth.capture.operators
+    row, cold, gpu = rows[name], truth.cold.operators.get(name), truth.capture.has_device
+    own = row.device_self_ns if gpu else row.self_ns
+    whole = max(sum(each.device_self_ns if gpu else each.self_ns for each in rows.values()), 1)
+    with_children = max(sum(_total_ns(each, truth) for each in rows.values()), 1)
+    mistakes = {
+        "That is its share of all total times, in which parents are counted together with their children.": own
+        / with_children,
+        "That is its total time, with all that it calls; its self time is asked for.": _total_ns(row, truth) / whole,
+        "That is its share of the calls, not of the time.": row.calls / sum(each.calls for each in rows.values()),
+        "That is its share with the first, cold passes counted in; warm up before recording.": cold.share
+        if cold
+        else 0.0,
+    }
+    if truth.capture.has_device:
+        mistakes["That is its share of the CPU's time; on a GPU the device's own time counts."] = row.self_ns / max(
+            sum(each.self_ns for each in rows.values()), 1
+        )
+    near = {sentence: abs(share - answer) for sentence, share in mistakes.items()}
+    best = min(near, key=lambda sentence: near[sentence])
+    return best if near[best] <= 0.02 else ""
+
+
+def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
+    """Why one of the three operators is not bound by what the answer says: its FLOP a byte against the machine's balance."""
+    for place in PLACES:
+        name, answer = full_name(answers.get(place)), str(answers.get(f"{place}_bound") or "").strip().lower()
+        if answer not in ("memory-bound", "compute-bound"):
+            return f"`{place}_bound` is neither 'memory-bound' nor 'compute-bound'."
+        intensity = truth.intensity.get(name)
+        if intensity is None:
+            return f"{name or 'An operator left unnamed'} is none whose work is known here: name an operator that computes."
+        ratio = intensity / truth.balance
+        if 1 / BALANCE_FACTOR < ratio < BALANCE_FACTOR:
+            continue
+        right = "compute-bound" if ratio >= 1 else "memory-bound"
+        if answer != right:
+            return ByTime(  # the machine's balance is measured
+                f"{name} is {right}, not {answer}: from its shapes it does {intensity:.2g} floating-point operations for each byte "
+                f"it has to move, and this machine can do {truth.balance:.2g} in the time of a byte."
+            )
+    return None
+
+
+def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
+    """Why the Amdahl ceiling of the first operator is off by more than a tenth, of the measured share's or of the learner's own share's."""
+    answer, name = _number(answers.get("ceiling")), full_name(answers.get("first"))
+    if answer is None:
+        return "`ceiling` is not given as a number."
+    if name not in truth.shares:
+        return f"{name or 'An operator left unnamed'} is not in the captures, so it has no ceiling."
+    right, own = truth.shares[name], _number(answers.get("first_share"))
+    ceilings = [ceiling(min(max(right.share, 0.0), 1.0))]
+    if own is not None and 0 <= own <= 1 and abs(own - right.share) <= SHARE_TOLERANCE + right.half_width:
+        ceilings.append(ceiling(own))
+    if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
+        return None
+    mistake = " 1 / share is another thing." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
+    return ByTime(
+        f"With {name} at no time at all the whole would be {ceilings[-1]:.2f} times as fast, 1 / (1 − share), not {answer:.2f}.{mistake}"
+    )
+
+
+def _number(answer: object) -> float | None:
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not abs(answer) <= sys.float_info.max:
+        return None
+    return float(answer)

@@ -1,0 +1,192 @@
+"""The `finding` kind: nothing is made faster; what the learner says of a workload is checked against the verifier's own captures.
+
+The reference worker captures the pristine workload again and again until the operators' shares are known well enough; the learner's script then has to
+make a capture of its own, of secret pictures and a secret number of passes. Answers are graded against the first, by pure functions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.session import CallSession, limits_of
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import VerifierFault
+from bottleneck_lab.measure.kinds.finding import FindingSettings
+from bottleneck_lab.measure.kinds.finding.answers import (
+    ByTime,
+    not_genuine,
+    other_times,
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
+)
+from bottleneck_lab.measure.kinds.finding.capture import Capture, read_capture
+from bottleneck_lab.measure.kinds.finding.shares import Truth, estimate_shares, intensities, uncertainty
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+
+LEARNER_TRIES = 3
+
+
+def measure(context: Context[FindingSettings]) -> Measured:
+    """Captures the pristine workload until its shares are known, then the learner's script once, and grades the answers."""
+    judge, generator = context.judge(), np.random.default_rng(context.rng.getrandbits(128))
+    answers = load_answers(context.workspace)
+    context.progress("starting the reference", 0.05)
+    with CallSession.start(
+        context, "reference", context.pristine(), "reference.py", limits_of(context.settings)
+    ) as reference:
+        worker = reference.worker
+        meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
+        truth, captures = _find_truth(context, reference, judge, generator)
+        other_cores = meter.cores()
+    context.progress("running your script", 0.8)
+    with CallSession.start(
+        context, "learner", context.submission, "workload.py", limits_of(context.settings)
+    ) as learner:
+        script = learner.worker
+        meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
+        forged = _learners_capture(context, learner, judge, generator, truth)
+        beside_script = max(other_cores, meter.cores())
+    problems = {
+        "genuine-capture": forged,
+        "top-operators": wrong_operators(answers, truth),
+        "shares": wrong_shares(answers, truth),
+        "bounds": wrong_bounds(answers, truth),
+        "ceiling": wrong_ceiling(answers, truth),
+    }
+    results = [
+        _graded(context, id_, problem, captures, beside_script if id_ == "genuine-capture" else other_cores)
+        for id_, problem in problems.items()
+    ]
+    return Measured(
+        results,
+        details=_details(truth, captures),
+        conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
+    )
+
+
+def _graded(
+    context: Context[FindingSettings], id_: str, problem: str | None, captures: int, other_cores: float
+) -> CriterionResult:
+    """Beside a busy core other operators are the slowest, and a genuine capture has other times; what does not hang on times is as wrong as ever."""
+    result = grade_check(context.required(id_), problem, captures, "captures")
+    return not_held_against(result, other_cores) if isinstance(problem, ByTime) else result
+
+
+def _find_truth(
+    context: Context[FindingSettings], reference: CallSession, judge: ModuleType, generator: np.random.Generator
+) -> tuple[Truth, int]:
+    """What the captures say, and how many they were. Raises VerifierFault when the shares are not known well enough in the time there is."""
+    settings, began = context.settings, time.monotonic()
+    passes, max_s = settings.passes, settings.max_s
+
+    def capture(job: str) -> Capture:
+        pixels = judge.make_inputs(generator, context.data, settings.judge)
+        return read_capture(reference.call([job, pixels, passes])[1][0].tobytes())
+
+    context.progress("capture 1 of the workload", 0.1)
+    cold = capture("cold")
+    captures, error, spent_s = [capture("warm")], 1.0, 0.0
+    while len(captures) < settings.least_captures or (error > settings.precision and spent_s < max_s):
+        known = f": shares ±{100 * error:.1f} points" if error < 1 else ""
+        done = min(1.0, max(spent_s / max_s, 0.1 * len(captures)))
+        context.progress(f"capture {len(captures) + 1} of the workload{known}", 0.1 + 0.7 * done)
+        captures.append(capture("warm"))
+        error, spent_s = uncertainty(estimate_shares(captures, passes)), time.monotonic() - began
+    if error > settings.loosest:
+        raise VerifierFault(
+            f"After {len(captures)} captures in {spent_s:.0f} s the operators' shares are still uncertain by {100 * error:.0f} points: "
+            "this machine is too busy.",
+            "Close other programs and check again.",
+        )
+    quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
+    intensity, balance = intensities(quietest, judge.work), _balance(reference, judge)
+    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity)
+    return truth, len(captures)
+
+
+def _balance(reference: CallSession, judge: ModuleType) -> float:
+    """FLOP a byte at which this machine's memory and arithmetic are equally busy: published for known GPUs, otherwise measured."""
+    ceilings, name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
+    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
+    return float(next(published, ceilings[1] / ceilings[0]))
+
+
+def _learners_capture(
+    context: Context[FindingSettings],
+    learner: CallSession,
+    judge: ModuleType,
+    generator: np.random.Generator,
+    truth: Truth,
+) -> str | None:
+    """Lets the learner's script capture secret pictures; why its trace is not genuine, or None.
+
+    Times that another program may have disturbed are looked at again.
+    """
+    for _ in range(LEARNER_TRIES):
+        passes = int(generator.integers(3, 7))
+        pixels = judge.make_inputs(generator, context.data, context.settings.judge)
+        begin_s, clock_s = time.time(), _wall_clock_s()
+        answer = learner.call([pixels, passes])[1]
+        if len(answer) != 1 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
+            return "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the trace to the file it is given."
+        try:
+            capture = read_capture(answer[0].tobytes())
+        except CaptureError as error:
+            return f"{error.message} {error.remedy}"
+        set_by_s = abs(_wall_clock_s() - clock_s)
+        if problem := not_genuine(capture, truth, passes, begin_s - set_by_s, time.time() + set_by_s):
+            return problem
+        if not (problem := other_times(capture, truth, passes)):
+            return None
+    return problem
+
+
+def _wall_clock_s() -> float:
+    """How far the wall clock, which traces are written by, is from the one that nobody can set."""
+    return time.time() - time.monotonic()
+
+
+def _details(truth: Truth, captures: int) -> dict[str, Any]:
+    top = truth.ranked()[:6]
+    return {
+        "captures": captures,
+        "balance_flop_per_byte": truth.balance,
+        "operators": [
+            {"name": s.name, "share": s.share, "half_width": s.half_width, "flop_per_byte": truth.intensity.get(s.name)}
+            for s in top
+        ],
+    }
+
+
+def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
+    """`lab profile`: runs the learner's script, whose own recording is what this kind of lab is about; its exit status.
+
+    The trace that it writes is copied to `trace`. Raises UsageError for a script that runs but writes none, as the shipped one does.
+    """
+    written = context.workspace / "trace.json.gz"
+    written.unlink(missing_ok=True)  # an older one is not what is asked for
+    command = [sys.executable, "-u", str(context.workspace / context.lab.spec.entry)]
+    status = stream(command, context.workspace, context.janitor, on_line, context.environment())
+    if status == 0 and not written.is_file():
+        raise UsageError(
+            f"{context.lab.spec.entry} ran to its end, but recorded nothing: there is no trace.",
+            "That is your part of this lab: see README.md, or `lab hint`; then `lab profile` again.",
+        )
+    if status == 0:
+        shutil.copyfile(written, trace)
+    return status

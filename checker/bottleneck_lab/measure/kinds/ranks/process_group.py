@@ -1,0 +1,176 @@
+"""Inside a rank: the process group that carries real payloads to the fabric and back. It knows no time.
+
+A script may replace or forge anything in here, being in the same process; the fabric believes only payloads it can check.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.ranks.protocol import BATCH, DTYPES, FACTOR, OK, REDUCTIONS, Event, Kind, asked
+from bottleneck_lab.measure.kinds.ranks.watch import HostWatch
+
+BACKEND = "emulated"
+
+
+class Client:
+    """One rank's end of the socket and its shared memory."""
+
+    def __init__(self, sock: socket.socket, arena: Arena, result: Arena) -> None:
+        self.sock = sock
+        self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
+        self.result = torch.frombuffer(result.memory, dtype=torch.uint8)
+
+    def tell(self, kind: Kind, *fields: int) -> None:
+        self.sock.sendall(Event(kind, *fields).pack())
+
+    def read(self, size: int) -> bytes:
+        raw = bytearray()
+        while len(raw) < size:
+            chunk = self.sock.recv(size - len(raw))
+            if not chunk:
+                raise ConnectionError("the emulated fabric is gone")
+            raw += chunk
+        return bytes(raw)
+
+    def factor(self, module: int, images: int) -> float:
+        """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
+        self.tell(Kind.BACKWARD, 0, module, images)
+        return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if asked(module) else 1.0
+
+    def exchange(self, kind: Kind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0) -> None:
+        """A collective: `send` into shared memory, wait for every rank, then the result back into `receive`, one after the other."""
+        dtype = (
+            DTYPES.index(str((send if send is not None else receive[0]).dtype).removeprefix("torch."))
+            if send is not None or receive
+            else 0
+        )
+        elements = send.numel() if send is not None else sum(tensor.numel() for tensor in receive)
+        if send is not None:
+            _typed(self.arena, send.dtype, send.numel()).copy_(send.reshape(-1))
+        self.tell(kind, dtype, index, 0, elements)
+        if self.read(1) != OK:
+            raise ConnectionError("the emulated fabric refused a collective")
+        offset = 0
+        for tensor in receive:
+            flat = _typed(self.result[offset:], tensor.dtype, tensor.numel())
+            tensor.copy_(flat.view(tensor.shape))
+            offset += tensor.numel() * tensor.element_size()
+
+    def place(self, model: torch.nn.Module) -> int:
+        """Puts the model's parameters into shared memory, one after the other, and returns how many there are."""
+        offset = elements = 0
+        for parameter in model.parameters():
+            flat = parameter.detach().reshape(-1)
+            _typed(self.arena[offset:], flat.dtype, flat.numel()).copy_(flat)
+            offset += flat.numel() * flat.element_size()
+            elements += flat.numel()
+        return elements
+
+    def batches(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Steps as the verifier hands them out, until it has no more."""
+        while True:
+            self.tell(Kind.FETCH)
+            micro, images, *shape = BATCH.unpack(self.read(BATCH.size))
+            if not micro:
+                return
+            pixels = np.frombuffer(bytearray(self.read(4 * micro * images * int(np.prod(shape)))), np.float32).reshape(
+                micro, images, *shape
+            )
+            labels = np.frombuffer(bytearray(self.read(8 * micro * images)), np.int64).reshape(micro, images)
+            yield [(torch.from_numpy(pixels[i]), torch.from_numpy(labels[i])) for i in range(micro)]
+
+
+def _typed(raw: torch.Tensor, dtype: torch.dtype, elements: int) -> torch.Tensor:
+    size = elements * dtype.itemsize
+    if size > raw.numel():
+        raise ValueError(f"a collective of {size} bytes does not fit the emulated link's {raw.numel()}")
+    return raw[:size].view(dtype)
+
+
+class _Done(dist.Work):
+    """The payload is exchanged when a collective returns; when it *would* have been is the fabric's business."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self.future.set_result(tensors)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - torch's signature
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self.future
+
+
+class EmulatedGroup(dist.ProcessGroup):
+    """All ranks of the job, over the fabric. What it does not offer raises, as an unsupported collective of any backend does."""
+
+    def __init__(self, rank: int, size: int, client: Client, watch: HostWatch) -> None:
+        super().__init__(rank, size)
+        self.client = client
+        self.watch = watch
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return BACKEND
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
+        """Sum, mean, minimum or maximum over the ranks, in place."""
+        operation = next(
+            (i for i, name in enumerate(REDUCTIONS) if opts.reduceOp == getattr(dist.ReduceOp, name.upper())), None
+        )
+        if operation is None:
+            operation = _bitwise(opts.reduceOp)
+        with self.watch, torch.no_grad():
+            for tensor in tensors:
+                self.client.exchange(Kind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
+        return _Done(tensors)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
+        """The source rank's values on every rank; the others have nothing to send, and need no shared memory for it."""
+        with self.watch, torch.no_grad():
+            for tensor in tensors:
+                send = tensor.detach() if self.rank() == opts.rootRank else None
+                self.client.exchange(Kind.BROADCAST, send, [tensor.detach()], opts.rootRank)
+        return _Done(tensors)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
+        """Every rank's values on every rank, one tensor each."""
+        with self.watch, torch.no_grad():
+            for output, tensor in zip(outputs, inputs, strict=True):
+                self.client.exchange(Kind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
+        return _Done([part for output in outputs for part in output])
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
+        with self.watch, torch.no_grad():
+            self.client.exchange(Kind.ALLGATHER, tensor.detach(), [output.detach()])
+        return _Done([output])
+
+    def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
+        """Waits for every rank, and the host with it."""
+        with self.watch:
+            self.client.exchange(Kind.BARRIER, None, [])
+        return _Done([])
+
+
+def _bitwise(operation: Any) -> int:
+    """Bitwise or of flags that are 0 or 1 is their maximum; likewise for and."""
+    if operation == dist.ReduceOp.BOR:
+        return REDUCTIONS.index("max")
+    if operation == dist.ReduceOp.BAND:
+        return REDUCTIONS.index("min")
+    raise ValueError(f"the emulated fabric does not reduce by {operation}")

@@ -1,0 +1,147 @@
+"""The worker: one process imports torch and the trusted recipe, then forks a rank each, which loads the script under test and trains.
+
+`python -I -m bottleneck_lab.measure.kinds.ranks.rank '{"world": …}'`, with sockets and shared memory inherited by number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, though not in its __all__
+from torch.nn.parallel import DistributedDataParallel
+
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.ranks.process_group import BACKEND, Client, EmulatedGroup
+from bottleneck_lab.measure.kinds.ranks.protocol import Kind
+from bottleneck_lab.measure.kinds.ranks.watch import HostWatch, Interceptor, watch_host, watch_modules, watch_passes
+from bottleneck_lab.measure.worker import explain, load_module
+
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+class RankJob(msgspec.Struct, frozen=True):
+    """What the worker is started with: sockets by run and rank, memory by rank, the line on which a byte starts each run, and the script's folder."""
+
+    sockets: list[list[int]]
+    arenas: list[int]
+    result: int
+    go: int
+    folder: str
+    entry: str
+
+
+def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
+    """Everything one rank does; returns when the script's training is over and its parameters lie in shared memory."""
+    client = Client(socket.socket(fileno=sockets[rank]), Arena.attach(job.arenas[rank]), Arena.attach(job.result))
+    watch = HostWatch(client.tell)
+    dist.Backend.register_backend(
+        BACKEND, lambda _store, rank, size, _timeout: EmulatedGroup(rank, size, client, watch), devices=["cpu"]
+    )
+    dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
+    watch_modules(model, client.tell, client.factor)
+    if rank == 0:
+        client.place(model)
+        client.exchange(Kind.START, None, [])
+    script = load_module(Path(job.folder) / job.entry)
+    ddp = script.wrap(model)
+    if not isinstance(ddp, DistributedDataParallel):
+        raise TypeError("wrap must return the model in a DistributedDataParallel")
+    optimizer = recipe.make_optimizer(model)
+    watch_passes(ddp, optimizer, watch)
+    watch_host(watch)
+    with Interceptor(watch):
+        script.train(ddp, optimizer, client.batches())
+    client.tell(Kind.PARAMETERS, 0, 0, 0, client.place(model))
+
+
+def run_rank(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
+    """A forked child: keeps only its own descriptors, trains, and leaves without running anybody's exit handlers."""
+    for descriptor in {job.go, *job.arenas, *_still_open(job, sockets)} - {sockets[rank], job.arenas[rank]}:
+        os.close(descriptor)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(sockets)))
+    try:
+        train(rank, sockets, job, recipe, model)
+    except BaseException:  # the script's own, whatever it is
+        traceback.print_exc()
+        sys.stderr.write(f"⟦Rank {rank}: {explain(Path(job.folder))}⟧")
+        sys.stderr.flush()
+        os._exit(70)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def warm_up() -> None:
+    """Has torch import what it imports late, once here instead of in every rank."""
+    import torch._dynamo
+
+    tensor = torch.zeros(1)
+    tensor.grad = torch.zeros(1)
+    torch.optim.SGD([tensor], lr=0.1, momentum=0.9).step()
+
+
+def _still_open(job: RankJob, sockets: list[int]) -> list[int]:
+    """The sockets of this run and of those that come after it."""
+    return [number for run in job.sockets[job.sockets.index(sockets) :] for number in run]
+
+
+def keep_memory() -> None:
+    """Has the allocator keep what a step frees for the next one: to get it from the kernel again costs a tenth of a step."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def fork_ranks(sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> list[int]:
+    """One child a rank; their sockets are theirs alone from here on. The children's process ids."""
+    children = []
+    for rank in range(len(sockets)):
+        child = os.fork()
+        if child == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            run_rank(rank, sockets, job, recipe, model)
+        children.append(child)
+    for descriptor in sockets:
+        os.close(descriptor)
+    return children
+
+
+def end_ranks(children: list[int]) -> None:
+    """The verifier has what it wants of these."""
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def main() -> None:
+    """Entry point of the worker: runs one after the other, each when the verifier says so."""
+    job = msgspec.json.decode(sys.argv[1], type=RankJob)
+    torch.set_num_threads(1)
+    keep_memory()
+    warm_up()
+    recipe = load_module(Path(job.folder) / "recipe.py")
+    model = recipe.make_model()
+    gc.freeze()  # forked ranks share these pages as long as nobody touches them
+    children: list[int] = []
+    for sockets in job.sockets:
+        if not os.read(job.go, 1):
+            break
+        end_ranks(children)
+        children = fork_ranks(sockets, job, recipe, model)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()

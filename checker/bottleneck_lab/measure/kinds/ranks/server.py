@@ -1,0 +1,345 @@
+"""The fabric: the verifier's end of every rank. It owns the clock, the link, the payloads in flight and every result."""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.session import WATCH_S
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.ranks.clock import RankClock
+from bottleneck_lab.measure.kinds.ranks.costs import CostTable, Fabric
+from bottleneck_lab.measure.kinds.ranks.protocol import (
+    BATCH,
+    DTYPES,
+    EVENT,
+    FACTOR,
+    FLOATING,
+    ITEM_BYTES,
+    OK,
+    REDUCTIONS,
+    Event,
+    Kind,
+    asked,
+    unpack,
+)
+from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
+from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
+from bottleneck_lab.measure.sandbox.process import Excess
+
+_CHUNK = 1 << 18
+MAX_EVENTS = 100_000
+"""What a rank may tell in a run: each event is remembered, and an honest script tells some hundreds a step."""
+Factors = Callable[[int, int, int], float]
+"""(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
+Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
+"""(step, rank) → pixels (micro-batches x images x 3 x H x W, float32) and labels (micro-batches x images, int64), or None at the end."""
+
+
+@dataclass
+class Link:
+    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came and whether it is of gradients; `told`: events so far."""
+
+    sock: socket.socket
+    arena: Arena
+    clock: RankClock
+    ledger: Ledger
+    buffer: bytearray = field(default_factory=bytearray)
+    waiting: Event | None = None
+    announced: tuple[float, float] = (0.0, 0.0)
+    gradients: bool = False
+    told: int = 0
+    finished: bool = False
+    patience_s: float = math.inf
+    watch: Callable[[], None] = lambda: None
+
+    def send(self, data: bytes) -> None:
+        """Raises Violation when the rank is gone, or does not read what it asked for; meanwhile the others are watched."""
+        end = time.monotonic() + self.patience_s
+        while data:
+            try:
+                data = data[self.sock.send(data) :]
+            except TimeoutError as error:
+                self.watch()
+                if time.monotonic() >= end:
+                    raise Violation("timed out", f"Rank {self.ledger.rank} does not read what it asked for.") from error
+            except OSError as error:
+                raise self.gone() from error
+
+    def receive(self) -> bytes:
+        """What the rank has sent; nothing at its end."""
+        try:
+            return self.sock.recv(1 << 16)
+        except OSError as error:
+            raise self.gone() from error
+
+    def gone(self) -> Violation:
+        return Violation("crashed", f"Rank {self.ledger.rank} ended before its training was over.")
+
+
+class FabricServer:
+    """Serves the ranks of one run until all have finished, or one breaks a rule, dies or hangs."""
+
+    def __init__(
+        self,
+        links: list[tuple[socket.socket, Arena]],
+        result: Arena,
+        costs: CostTable,
+        fabric: Fabric,
+        batches: Batches,
+        factors: Factors,
+    ) -> None:
+        self.costs = costs
+        self.fabric = fabric
+        self.batches = batches
+        self.factors = factors
+        self.result = result
+        self.links = [
+            Link(sock, arena, RankClock(fabric), Ledger(rank, costs)) for rank, (sock, arena) in enumerate(links)
+        ]
+        self.gradients: list[tuple[float, float]] = []
+        self.start = np.zeros(0, np.float32)
+        self.recorded: list[Event] = []
+        self._window = (0.0, 0.0)
+
+    @property
+    def world(self) -> int:
+        return len(self.links)
+
+    def parameters(self, rank: int) -> np.ndarray[Any, Any]:
+        """A copy of the parameters that a rank has put into its shared memory."""
+        return self._placed(rank).copy()
+
+    def all_parameters(self) -> list[np.ndarray[Any, Any]]:
+        """Every rank's parameters; ranks that have the same ones as rank 0, as they should, share its copy."""
+        first = self.parameters(0)
+        rest = range(1, self.world)
+        return [
+            first,
+            *(first if np.array_equal(first, self._placed(rank)) else self.parameters(rank) for rank in rest),
+        ]
+
+    def _placed(self, rank: int) -> np.ndarray[Any, Any]:
+        return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
+
+    def serve(
+        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], Excess | None]
+    ) -> None:
+        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one.
+
+        `excess` says which limit the ranks exceed, if any; it is asked twice a second.
+        """
+
+        def watch() -> None:
+            if exceeded := excess():
+                raise Violation(exceeded.reason, f"The script {exceeded.words}.")
+
+        poll = select.poll()
+        numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}
+        for number, rank in numbers.items():
+            poll.register(number, select.POLLIN)
+            link = self.links[rank]
+            link.sock.settimeout(WATCH_S)
+            link.patience_s, link.watch = silence_s, watch
+        heard = time.monotonic()
+        end = heard + total_s
+        while not all(link.finished for link in self.links):
+            ready = poll.poll(1e3 * WATCH_S)
+            watch()
+            now = time.monotonic()
+            if now >= end:
+                raise self._hung(total_s)
+            if not ready and self.recorded and now - heard >= silence_s:  # importing torch is not silence
+                raise self._hung(silence_s)
+            for number, _ in ready:
+                if not self._receive(numbers[number]):
+                    poll.unregister(number)
+            heard = time.monotonic() if ready else heard
+            progress(min(link.clock.step for link in self.links))
+
+    def _receive(self, rank: int) -> bool:
+        link = self.links[rank]
+        chunk = link.receive()
+        if not chunk:
+            if not link.finished:
+                raise link.gone()
+            return False
+        link.buffer += chunk
+        whole = len(link.buffer) // EVENT.size * EVENT.size
+        for at in range(0, whole, EVENT.size):
+            self._handle(rank, link, bytes(link.buffer[at : at + EVENT.size]))
+        del link.buffer[:whole]
+        return True
+
+    def _handle(self, rank: int, link: Link, raw: bytes) -> None:
+        try:
+            event = unpack(raw)
+        except ValueError as error:
+            raise Violation("tampered", f"Rank {rank} sent bytes that are no event of the emulation.") from error
+        link.told += 1
+        if link.told > MAX_EVENTS:
+            raise Violation("tampered", f"Rank {rank} reported more than {MAX_EVENTS:,} events.")
+        if link is self.links[0]:
+            self.recorded.append(event)
+        if link.waiting is not None or link.finished:
+            raise Violation("tampered", f"Rank {rank} went on while it was waiting for the other ranks.")
+        if event.kind in COLLECTIVES:
+            self._enter(rank, link, event)
+        elif event.kind is Kind.START:
+            self.start = self.parameters(rank)
+            link.send(OK)
+        elif event.kind is Kind.FETCH:
+            self._hand_out(rank, link)
+        elif event.kind is Kind.PARAMETERS:
+            self._finish(rank, link, event)
+        else:
+            self._advance(link, event)
+
+    def _advance(self, link: Link, event: Event) -> None:
+        if event.kind is Kind.FORWARD:
+            link.ledger.forward(event.which, event.number)
+        elif event.kind is Kind.BACKWARD:
+            if link.ledger.backward(event.which, event.number) and link is self.links[0]:
+                self._window = (0.0, 0.0)
+            if asked(event.which):
+                micro_batch = link.ledger.backwards(event.which)
+                link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
+        elif event.kind is Kind.OPTIMIZER:
+            link.ledger.optimizer()
+        play(link.clock, event, self.costs)
+        if len(self.gradients) < link.clock.step:
+            self.gradients.append(self._window)
+
+    def _hand_out(self, rank: int, link: Link) -> None:
+        batch = self.batches(link.ledger.fetched, rank)
+        link.ledger.fetched += 1
+        if batch is None:
+            link.send(BATCH.pack(0, 0, 0, 0, 0))
+            return
+        pixels, labels = batch
+        link.send(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
+
+    def _finish(self, rank: int, link: Link, event: Event) -> None:
+        if event.amount != self.costs.elements:
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} ended with {event.amount} parameters; the model has {self.costs.elements}.",
+            )
+        steps = link.clock.step
+        if self.batches(steps, rank) is not None:
+            raise Violation("wrong output", f"Rank {rank} stopped after {steps} optimizer steps, with batches left.")
+        if self.batches(steps - 1, rank) is None:
+            raise Violation("wrong output", f"Rank {rank} took {steps} optimizer steps, more than there were batches.")
+        link.finished = True
+
+    def _enter(self, rank: int, link: Link, event: Event) -> None:
+        if not self._carries(event):
+            raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
+        reduces = event.kind is Kind.ALLREDUCE
+        link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount)
+        link.waiting, link.announced = event, link.clock.announce()
+        if all(other.waiting is not None for other in self.links):
+            self._collective(event)
+
+    def _carries(self, event: Event) -> bool:
+        """Whether the link knows the type and the reduction, and has room for the result."""
+        if event.flag >= len(DTYPES):
+            return False
+        if event.kind is Kind.ALLREDUCE:
+            operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
+            if not operation or (operation == "avg" and event.flag not in FLOATING):
+                return False
+        parts = self.world if event.kind is Kind.ALLGATHER else 1
+        return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
+
+    def _collective(self, event: Event) -> None:
+        odd = next((rank for rank, link in enumerate(self.links) if link.waiting != event), None)
+        if odd is not None:
+            raise Violation(
+                "crashed",
+                f"Rank {odd} is in {self._words(odd)} while rank {self.world - 1} is in {self._words(self.world - 1)}.",
+            )
+        self._move(event)
+        end = max(link.announced[1] for link in self.links) + collective_us(event, self.world, self.fabric)
+        for link in self.links:
+            communicate(link.clock, event, link.announced, end, gradients=link.gradients)
+            link.waiting = None
+        for link in self.links:
+            link.send(OK)
+
+    def _words(self, rank: int) -> str:
+        event = self.links[rank].waiting
+        return "no collective" if event is None else f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}"
+
+    def _hung(self, after_s: float) -> Violation:
+        late = [rank for rank, link in enumerate(self.links) if link.waiting is None and not link.finished]
+        waiting = [rank for rank, link in enumerate(self.links) if link.waiting is not None]
+        if late and waiting:
+            return Violation(
+                "timed out",
+                f"Rank {late[0]} did not come to the {self._words(waiting[0])} that the others wait in, within {after_s:.0f} s.",
+            )
+        if waiting:
+            return Violation(
+                "timed out",
+                f"Rank {waiting[0]} waits in {self._words(waiting[0])} that the other ranks never enter ({after_s:.0f} s).",
+            )
+        return Violation("timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s.")
+
+    def _move(self, event: Event) -> None:
+        """Carries a collective's payload: the result lies in the shared result region when this returns."""
+        import torch
+
+        if event.kind is Kind.BARRIER:
+            return
+        dtype = getattr(torch, DTYPES[event.flag])
+        count, size = event.amount, ITEM_BYTES[event.flag]
+        result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
+        sources = [torch.frombuffer(link.arena.memory, dtype=torch.uint8)[: count * size] for link in self.links]
+        if event.kind is Kind.BROADCAST:
+            result[: count * size].copy_(sources[event.which % self.world])
+        elif event.kind is Kind.ALLGATHER:
+            for rank, source in enumerate(sources):
+                result[rank * count * size : (rank + 1) * count * size].copy_(source)
+        else:
+            norm = _reduce(
+                [source.view(dtype) for source in sources], result[: count * size].view(dtype), REDUCTIONS[event.which]
+            )
+            if self.links[0].gradients:
+                self._note(norm)
+
+    def _note(self, norm: tuple[float, float]) -> None:
+        self._window = (self._window[0] + norm[0], self._window[1] + norm[1])
+
+
+def _reduce(sources: list[Any], out: Any, operation: str) -> tuple[float, float]:
+    """Reduces over the ranks in their order, narrow floats in float32, a piece at a time so that the sums stay in cache.
+
+    Returns the sum and the sum of squares of a floating result.
+    """
+    import torch
+
+    total = squares = 0.0
+    for at in range(0, out.numel(), _CHUNK):
+        pieces = [source[at : at + _CHUNK] for source in sources]
+        wide = torch.float32 if out.dtype in (torch.float16, torch.bfloat16) else out.dtype
+        sum_ = pieces[0].to(wide, copy=True)
+        for piece in pieces[1:]:
+            if operation in ("sum", "avg"):
+                sum_ += piece.to(wide)
+            else:
+                sum_ = (torch.maximum if operation == "max" else torch.minimum)(sum_, piece.to(wide))
+        if operation == "avg":
+            sum_ /= len(sources)
+        out[at : at + _CHUNK] = sum_
+        if out.dtype.is_floating_point:
+            total += float(sum_.sum())
+            squares += float(sum_.dot(sum_))
+    return total, squares

@@ -1,0 +1,83 @@
+"""How a script's step would scale beyond the ranks that were run: its recorded events replayed on larger clusters, all ranks alike."""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.scaling import Point, Sweep
+from bottleneck_lab.measure.kinds.ranks.clock import RankClock
+from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, Fabric, load_fabric
+from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Run
+from bottleneck_lab.measure.kinds.ranks.protocol import Event, Kind
+from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
+
+RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+"""Numbers of ranks that a check carries its curve on to."""
+
+
+class _Replayed:
+    """One rank's recorded events, and what they come to among any number of ranks that all do the same."""
+
+    def __init__(self, run: Run, algorithm: Algorithm) -> None:
+        self.events = run.events
+        self.costs = run.costs
+        self.fabric: Fabric = load_fabric()
+        self.algorithm = algorithm
+        self.alone_us = self.step_us(1)
+
+    def step_us(self, world: int) -> float:
+        """A step after the warm-up."""
+        ends = self.clock(world).step_ends_us
+        return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
+
+    def clock(self, world: int) -> RankClock:
+        """The rank's clock after all events."""
+        clock = RankClock(self.fabric)
+        for event in self.events:
+            if event.kind in COLLECTIVES:
+                announced = clock.announce()
+                communicate(clock, event, announced, announced[1] + self._collective_us(event, world))
+            else:
+                play(clock, event, self.costs)
+        return clock
+
+    def _collective_us(self, event: Event, world: int) -> float:
+        return collective_us(event, world, self.fabric, self.algorithm)
+
+    def link_us(self, world: int) -> float:
+        """Time on the link of the last step's collectives, one after the other."""
+        ends = [at for at, event in enumerate(self.events) if event.kind is Kind.OPTIMIZER]
+        last = self.events[ends[-2] : ends[-1]]
+        return sum(self._collective_us(event, world) for event in last if event.kind in COLLECTIVES)
+
+    def point(self, world: int, run: Run | None) -> Point:
+        """One point of the curve, from the run where there was one."""
+        step_us = run.step_ms * 1e3 if run else self.step_us(world)
+        return Point(
+            ranks=world,
+            nodes=self.fabric.nodes(world),
+            step_ms=step_us / 1e3,
+            alone_ms=self.alone_us / 1e3,
+            link_ms=self.link_us(world) / 1e3,
+            images_per_s=world * self.costs.micro_batches * self.costs.images / step_us * 1e6,
+            source="reducer" if run else "replayed",
+        )
+
+
+def sweep(runs: dict[int, Run], ranks: list[int], algorithm: Algorithm = "ring") -> Sweep:
+    """The curve through `ranks`; those in `runs` come from the runs, the others from replaying rank 0 of the largest."""
+    replayed = _Replayed(runs[max(runs)], algorithm)
+    points = [replayed.point(world, runs.get(world) if algorithm == "ring" else None) for world in ranks]
+    return Sweep(algorithm, points, [*replayed.fabric.assumptions(), *_assumptions(runs, algorithm)])
+
+
+def _assumptions(runs: dict[int, Run], algorithm: Algorithm) -> list[str]:
+    batch = "the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures"
+    if algorithm == "ring":
+        real = " and ".join(map(str, sorted(runs)))
+        return [
+            f"points at {real} ranks: the real reducer in real processes; all others: rank 0's recorded events replayed, every rank alike",
+            f"all-reduce: one ring through all ranks; {batch}",
+        ]
+    return [
+        "every point: rank 0's recorded events replayed, every rank alike; the reducer ran with the ring only",
+        f"all-reduce: a ring inside each node and a tree of nodes; {batch}",
+    ]

@@ -1,0 +1,56 @@
+"""The `speedup` kind: how much faster the learner's code answers calls than the reference does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
+from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """reference: the file that the reference worker loads; by default the lab's entry, as shipped.
+
+    max_s: longest time for the timed pairs. self_test_margin: how far apart the reference may be from itself.
+    triton_sources, sanitize: see kernels.py.
+    """
+
+    call_s: float = 30.0
+    max_s: float = 120.0
+    warmup_calls: int = 2
+    self_test_margin: float = SELF_TEST_MARGIN
+    reference: str | None = None
+    triton_sources: tuple[str, ...] = ()
+    sanitize: str | None = None
+
+
+class SpeedupKind(Kind[SpeedupSettings]):
+    """Calls, timed one by one against a reference."""
+
+    name = "speedup"
+    settings_type = SpeedupSettings
+
+    def measure(self, context: Context[SpeedupSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.speedup.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.speedup.profile import profile
+
+        return profile(context, trace, on_line)
+
+    def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
+        *python, entry = super().program(lab, device, tool)
+        sanitize = self.settings(lab, device).sanitize if tool == "sanitizer" else None
+        return (*python, sanitize or entry)
+
+
+KIND = SpeedupKind()

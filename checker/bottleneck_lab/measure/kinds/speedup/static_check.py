@@ -1,0 +1,48 @@
+"""Compiling a CUDA source, or opening what was compiled, and reading its machine code. Needs the compiler packages, no GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from bottleneck_lab.analysis.machine_code import KernelReport, read_reports
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
+from bottleneck_lab.measure.tools import require_tool
+
+READ_S = 120
+
+Around = Callable[[list[str]], list[str]]
+"""Puts a sandbox around a command line."""
+
+
+def check_source(source: Path, arch: str, folder: Path | None = None) -> list[KernelReport]:
+    """Compiles a .cu file for `arch` (`80`, `90a`) and reads every kernel in it. Raises UsageError, MachineError or CaptureError."""
+    return check_binary(compile_cubin(source, arch, folder))
+
+
+def check_binary(binary: Path, around: Around = lambda command: command) -> list[KernelReport]:
+    """Reads every kernel of a cubin, or of a library that holds some. Raises MachineError without a disassembler, CaptureError when there is no kernel."""
+    return read_reports(*(_output(option, binary, around) for option in ("-res-usage", "-sass", "-elf")))
+
+
+def _output(option: str, binary: Path, around: Around) -> str:
+    path = f"{require_tool('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
+    command = around(["env", f"PATH={path}", str(require_tool("cuobjdump")), option, str(binary)])
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=READ_S)
+    if done.returncode:
+        raise CaptureError(
+            f"{binary.name} cannot be disassembled: {done.stderr.strip()[-300:]}", "Is it CUDA machine code?"
+        )
+    return done.stdout
+
+
+def readable(name: str) -> str:
+    """A kernel's name as it was written, where binutils can tell; else as the compiler mangled it."""
+    filt = shutil.which("c++filt")
+    if filt is None:
+        return name
+    done = subprocess.run([filt, "--no-params", name], capture_output=True, text=True, check=False, timeout=10)
+    return done.stdout.strip().replace("(anonymous namespace)::", "").removeprefix("void ") or name

@@ -1,0 +1,104 @@
+"""A cgroup v2 for each worker, where the machine gives us one: exact CPU accounting, a freeze and a kill that nothing escapes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from pathlib import Path
+
+from bottleneck_lab.measure.sandbox.pid1 import Patience
+
+_AT_ONCE, _AGAIN_S = 50, 0.0005
+"""Looks at whether a group is frozen, one after the other and then seconds apart."""
+
+
+def _mount() -> Path | None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("cgroup2 "):
+            return Path(left.split()[4])
+    return None
+
+
+def own_group() -> Path | None:
+    """The control group (v2) of this process; None where none is mounted."""
+    try:
+        mount = _mount()
+        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    return mount / path.lstrip("/") if mount else None
+
+
+class Cgroup:
+    """One control group. Memory and process limits are set where their controllers are enabled; `limits` says which were."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.limits: list[str] = []
+
+    @classmethod
+    def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
+        """A fresh group, or None where the machine does not let us make one."""
+        parent = own_group()
+        if parent is None:
+            return None
+        group = cls(parent / f"bottleneck-lab-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        try:
+            group.path.mkdir()
+        except OSError:
+            return None
+        if not (group.path / "cgroup.kill").exists():  # a kernel before 5.14
+            group.remove()
+            return None
+        for name, value in (("memory.max", memory_bytes), ("memory.swap.max", 0), ("pids.max", processes)):
+            with contextlib.suppress(OSError):
+                (group.path / name).write_text(str(value))
+                group.limits.append(name)
+        return group
+
+    def add(self, pid: int) -> bool:
+        """Moves a process in. False where the machine refuses."""
+        try:
+            (self.path / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            return False
+        return True
+
+    def populated(self) -> bool:
+        """Whether any process is in it."""
+        return "populated 1" in (self.path / "cgroup.events").read_text()
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far by everything that ever ran in the group."""
+        fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
+        return int(fields["usage_usec"]) / 1e6
+
+    def freeze(self, frozen: bool, patience_s: float) -> bool:
+        """Stops or continues every process of the group and waits until the kernel says so; False where they go on for `patience_s` of CPU time."""
+        (self.path / "cgroup.freeze").write_text("1" if frozen else "0")
+        wanted, patience, looks = f"frozen {int(frozen)}", Patience(patience_s, self.cpu_s), 0
+        while wanted not in (self.path / "cgroup.events").read_text():
+            if patience.ended():
+                return False
+            looks += 1
+            time.sleep(0 if looks < _AT_ONCE else _AGAIN_S)  # whoever is to stop needs a core for it
+        return True
+
+    def kill(self) -> None:
+        """Kills every process of the group, frozen or not."""
+        with contextlib.suppress(OSError):
+            (self.path / "cgroup.kill").write_text("1")
+
+    def remove(self) -> None:
+        """Removes the group once its processes are gone (waits up to two seconds)."""
+        end = time.monotonic() + 2
+        while self.path.exists():
+            try:
+                self.path.rmdir()
+            except OSError:
+                if time.monotonic() > end:
+                    return
+                time.sleep(0.01)

@@ -1,0 +1,101 @@
+"""Children of this process: what they are held to, that no signal comes before they are known, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+
+OnLine = Callable[[str], object]
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[Callable[[], None]]:
+    """Within it no handler runs that would end this program, until the function that it gives is called: then what came meanwhile is delivered.
+
+    So whoever starts a process knows it, and stands in the `try` that ends it, before anything can be raised.
+    """
+    came: list[int] = []
+    held: dict[int, Any] = {}
+
+    def release() -> None:
+        while held:
+            signal.signal(*held.popitem())
+        while came:
+            signal.raise_signal(came.pop())
+
+    if threading.current_thread() is threading.main_thread():  # no handler runs in any other
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(handler := signal.getsignal(number)):
+                held[number] = handler
+                signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield release
+    finally:
+        release()
+
+
+def lower_limit(what: int, value: int) -> None:
+    """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force already stays: nobody but root may raise it."""
+    _, hard = resource.getrlimit(what)
+    least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (least, least))
+
+
+def stream(
+    command: list[str],
+    folder: Path,
+    janitor: Janitor,
+    on_line: OnLine,
+    environment: Mapping[str, str],
+    fds: tuple[int, ...] = (),
+) -> int:
+    """Runs a command in its own session, its output line by line to `on_line`; its exit status.
+
+    Its process group ends with its first process, or with this call.
+    """
+    with signals_held() as release:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **environment},
+            start_new_session=True,
+            pass_fds=fds,
+        )
+        try:
+            janitor.follow(process.pid)
+            release()
+            threading.Thread(target=_end_what_is_left, args=(process,), daemon=True).start()
+            for line in process.stdout or ():
+                on_line(line)
+            return process.wait()
+        finally:
+            _kill_group(process)
+            process.wait()
+            janitor.forget(process.pid)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _end_what_is_left(process: subprocess.Popen[str]) -> None:
+    """What a command leaves in the background holds its output open."""
+    process.wait()
+    _kill_group(process)
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

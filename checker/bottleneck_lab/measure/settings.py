@@ -1,0 +1,36 @@
+"""What a device's `settings` in lab.toml may hold: here for every kind of lab; each kind adds its own and may change a default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For every lab.
+
+    tools: programs that this machine must have. sources: the editable files that are used on this device; None means all of them.
+    judge: handed to the functions of the lab's judge.py as `settings`; nothing else reads it.
+    """
+
+    tools: list[str] = []
+    sources: list[str] | None = None
+    judge: dict[str, Any] = {}
+
+
+class WorkerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For the kinds that run workers.
+
+    start_s, call_s: longest time to load the code, and to answer. threads: of OpenMP; with `bind_threads` each has a core.
+    arena_mb: shared memory for the arrays of a call. hidden: packages that the learner's worker does not find. threads_only: it can start no process.
+    """
+
+    start_s: float = 120.0
+    call_s: float = 60.0
+    memory_gib: float = 6.0
+    threads: int = 2
+    bind_threads: bool = False
+    arena_mb: int = 256
+    hidden: list[str] = []
+    threads_only: bool = False
