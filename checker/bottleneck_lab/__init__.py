@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.api import findings
-    from bottleneck_lab.analysis.compare import compare
+    from bottleneck_lab.analysis.compare import compare, observe
     from bottleneck_lab.analysis.query import query
     from bottleneck_lab.analysis.summary import summarise
     from bottleneck_lab.trace.load import load, merge_ranks
@@ -27,11 +27,12 @@ _HOMES = {
     "findings": "bottleneck_lab.analysis.api",
     "load": "bottleneck_lab.trace.load",
     "merge_ranks": "bottleneck_lab.trace.load",
+    "observe": "bottleneck_lab.analysis.compare",
     "query": "bottleneck_lab.analysis.query",
     "summarise": "bottleneck_lab.analysis.summary",
 }
 
-__all__ = ["compare", "findings", "load", "merge_ranks", "query", "summarise"]
+__all__ = ["compare", "findings", "load", "merge_ranks", "observe", "query", "summarise"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,147 +1,227 @@
-"""Two captures of the same program: what got better, what got worse, and what is only noise."""
+"""Two versions of a program, each seen in one capture or in several: what got better, what got worse, what stayed the same, and what cannot be told.
+
+Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated captures, recorded in turns, the captures are, pair
+by pair: only those also hold what differs between two runs of the same code.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.statistics import Interval, median_interval
-from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.analysis.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.statistics import Interval, rank_sum_interval, signed_rank_interval
+from bottleneck_lab.analysis.step_figures import Key, Series, StepFigures, find_step_figures
+from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.trace.timeline import Floats64, Timeline
 
-Outcome = Literal["better", "worse", "same", "unclear"]
+Outcome = Literal["better", "worse", "same", "cannot tell"]
+Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
 
-NOISE_SHARE = 0.03
-"""What no step-to-step variation is known of has to change by more than this share of the wall time of a step to count."""
-CONFIDENCE = 0.975
-"""Of each median's interval: either misses at most once in 40 times, so the ratio of the two lies in its own at least 95% of the time."""
-FEWEST_STEPS = 7
-"""Of six samples the smallest and the largest bound the median only 31 times in 32."""
+EXCLUDED = 0.10
+"""\"Same\" says that a change of this size is excluded."""
+TOLERATED_ALONE = 0.05
+"""Two recordings of the same code differ by some percent that their steps do not show: with one capture a side, less than this is no change."""
+TOLERATED_REPEATED = 0.02
+ERROR_ALONE = 0.05
+"""How often, at most, the interval of the whole step misses."""
+ERROR_PART = 0.01
+"""How often a part's does: there are many, and a part that is said to have changed should have."""
+ERROR_REPEATED = 0.002
+"""Of repeated captures, for the whole and each part: "worse" is said of the same code once in a thousand comparisons at most, as `gate` has it."""
+MOST_STEPS = 200
+"""Of more steps, evenly spread ones are taken: every pair of two is looked at."""
+NOTABLE_SHARE = 0.005
+"""A figure that is below this share of a step on both sides is not judged: nobody would act on it."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One figure before and after. `ratio` is before / after (above 1: less now; 0 when it is gone, then `after` is 0). Times are ns a step."""
+    """One figure before and after, ns a step (medians). `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`;
+    a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called."""
 
     what: str
-    group: Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
+    group: Group
     before: float
     after: float
     ratio: float
     outcome: Outcome
-    noise: float
-    """Half-width of what two captures without any change may differ by, in the same unit."""
+    low: float | None = None
+    high: float | None = None
+    was: tuple[str, ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """`speedup` is the ratio of the median step times, with an interval of at least 95%; `changes` are ordered by the time they are about.
+    """`speedup` is the ratio of the step times, before / after; `changes` are ordered by how much time they moved.
 
-    `few_steps`: one capture has too few for any such interval; the bounds are then the ratios of the steps seen, and no share of the time is vouched for.
+    `pairs`: how many pairs of captures were compared; with one, `steps` are the samples. `few`: too few for an interval at the level asked for.
     """
 
     speedup: float
-    speedup_low: float
-    speedup_high: float
+    speedup_low: float | None
+    speedup_high: float | None
     outcome: Outcome
+    pairs: int
+    steps: tuple[int, int]
+    few: bool
     emulated: bool
     reliable: bool
     reasons: list[str]
     changes: list[Change]
     findings_gone: list[str]
     findings_new: list[str]
-    few_steps: bool
 
 
-def compare(before: Summary, after: Summary) -> Comparison:
-    """Compares per step; captures without steps are compared whole, and then no noise is known.
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a comparison needs of one capture: the capture itself can be let go of."""
 
-    The interval is the ratio of the extremes of the medians' sign-test intervals: no shape of the noise is assumed.
+    summary: Summary
+    figures: StepFigures
+
+
+Side = Timeline | Observation | Sequence[Timeline | Observation]
+
+
+def observe(timeline: Timeline) -> Observation:
+    """A capture's summary and the figures of each of its steps."""
+    return Observation(summarise(timeline), find_step_figures(timeline))
+
+
+def compare(before: Side, after: Side) -> Comparison:
+    """One capture a side, or as many on each, recorded in turns (the first of one side beside the first of the other).
+
+    Raises ValueError when one side has several captures and the other not as many.
     """
-    first, second = _steps(before), _steps(after)
-    old, new = _bounds(first), _bounds(second)
-    low, high = old.low / max(new.high, 1), old.high / max(new.low, 1)
-    scale = _noise_scale(first, second)
-    changes = [change for change in _changes(before, after, scale) if change.before or change.after]
-    ids = [{f.id for f in s.findings} for s in (before, after)]
+    old, new = _observed(before), _observed(after)
+    if len(old) != len(new):
+        raise ValueError(f"{len(old)} captures before and {len(new)} after cannot be compared in pairs")
+    samples = _samples(old), _samples(new)
+    matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
+    paired = len(old) > 1
+    whole = _judged(("step", "time"), samples, ERROR_REPEATED if paired else ERROR_ALONE, paired)
+    changes = [whole, *_parts(samples, matches, paired, max(whole.before, whole.after))]
+    found = [{f.id for o in side for f in o.summary.findings} for side in (old, new)]
     return Comparison(
-        speedup=old.median / max(new.median, 1),
-        speedup_low=low,
-        speedup_high=high,
-        outcome="better" if low > 1 else "worse" if high < 1 else "unclear" if high / max(low, 1e-9) > 1.2 else "same",
-        emulated=before.emulated or after.emulated,
-        reliable=before.quality.reliable and after.quality.reliable,
-        reasons=[*(f"before: {r}" for r in before.quality.reasons), *(f"after: {r}" for r in after.quality.reasons)],
-        changes=sorted(changes, key=lambda c: -max(c.before, c.after)),
-        findings_gone=sorted(ids[0] - ids[1]),
-        findings_new=sorted(ids[1] - ids[0]),
-        few_steps=min(len(first), len(second)) < FEWEST_STEPS,
+        speedup=whole.ratio,
+        speedup_low=whole.low,
+        speedup_high=whole.high,
+        outcome=whole.outcome,
+        pairs=len(old),
+        steps=(old[0].figures.steps, new[0].figures.steps),
+        few=whole.low is None or whole.high is None,
+        emulated=any(o.summary.emulated for o in (*old, *new)),
+        reliable=all(o.summary.quality.reliable for o in (*old, *new)),
+        reasons=[*_reasons("before", old), *_reasons("after", new)],
+        changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
+        findings_gone=sorted(found[0] - found[1]),
+        findings_new=sorted(found[1] - found[0]),
     )
 
 
-def _bounds(steps: list[int]) -> Interval:
-    """The median step in its interval; between the shortest and the longest where there are too few to bear one."""
-    found = median_interval(steps, CONFIDENCE)
-    return found if len(steps) >= FEWEST_STEPS else Interval(min(steps), found.median, max(steps))
+def _observed(side: Side) -> list[Observation]:
+    several = [side] if isinstance(side, Timeline | Observation) else side
+    return [observe(each) if isinstance(each, Timeline) else each for each in several]
 
 
-def _steps(summary: Summary) -> list[int]:
-    return [step.cost_ns for step in summary.steps] or [summary.wall_ns]
+def _reasons(when: str, side: list[Observation]) -> list[str]:
+    return list(dict.fromkeys(f"{when}: {reason}" for o in side for reason in o.summary.quality.reasons))
 
 
-def _noise_scale(first: list[int], second: list[int]) -> float:
-    """Relative noise of a step's time: the larger of both captures' spread of the median, at least NOISE_SHARE."""
-    spreads = [np.std(s) / np.mean(s) / np.sqrt(len(s)) for s in (first, second) if len(s) > 1 and np.mean(s)]
-    return max(2 * float(max(spreads, default=0)), NOISE_SHARE)
+def _samples(side: list[Observation]) -> Series:
+    """Of one capture its steps; of several the median step of each."""
+    if len(side) == 1:
+        return side[0].figures.series
+    keys = dict.fromkeys(key for o in side for key in o.figures.series)
+    return {key: np.array([_median(o.figures.series.get(key)) for o in side]) for key in keys}
 
 
-def _changes(before: Summary, after: Summary, scale: float) -> list[Change]:
-    groups = [_figures(before), _figures(after)]
-    step = max(float(np.median(_steps(before))), float(np.median(_steps(after))))
-    keys = dict.fromkeys([*groups[0], *groups[1]])
-    return [
-        _change(group, what, groups[0].get((group, what), 0.0), groups[1].get((group, what), 0.0), scale * step)
-        for group, what in keys
+def _median(values: Floats64 | None) -> float:
+    return 0.0 if values is None else float(np.median(values))
+
+
+Both = tuple[Series, Series]
+
+
+def _parts(samples: Both, matches: list[Match], paired: bool, step: float) -> list[Change]:
+    """Every figure but the whole step."""
+    merged = _with_matches(samples, matches)
+    least = NOTABLE_SHARE * step
+    keys = [
+        key
+        for key in dict.fromkeys([*merged[0], *merged[1]])
+        if key[0] != "step" and max(_median(side.get(key)) for side in merged) >= least
     ]
+    error = ERROR_REPEATED if paired else ERROR_PART
+    was = {match.new: match.old for match in matches}
+    return [_judged(key, merged, error, paired, was.get(key[1], ()) if key[0] == "kernel" else ()) for key in keys]
 
 
-def _change(group: str, what: str, before: float, after: float, noise: float) -> Change:
-    outcome: Outcome = "same" if abs(after - before) <= noise else "better" if after < before else "worse"
-    ratio = before / after if after else 0.0
+def _with_matches(samples: Both, matches: list[Match]) -> Both:
+    """Kernels before under the name that they have after; those that one took the place of, summed up."""
+    old = dict(samples[0])
+    for match in matches:
+        old["kernel", match.new] = np.sum([old.pop(("kernel", name)) for name in match.old], axis=0)
+    return old, samples[1]
+
+
+def _judged(key: Key, samples: Both, error: float, paired: bool, was: tuple[str, ...] = ()) -> Change:
+    old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
+    before, after = float(np.median(old)), float(np.median(new))
+    found = _ratio_interval(old, new, 1 - error, paired)
+    tolerated = TOLERATED_REPEATED if paired else TOLERATED_ALONE
+    outcome = _outcome(found, tolerated) if found else _by_difference(_difference(old, new, 1 - error, paired))
+    low, high = (None, None) if found is None else (_inverse(found.high), _inverse(found.low))
+    ratio = 0.0 if not after else before / after if found is None else 1 / found.median
     return msgspec.convert(
         {
-            "what": what,
-            "group": group,
+            "what": key[1],
+            "group": key[0],
             "before": before,
             "after": after,
             "ratio": ratio,
             "outcome": outcome,
-            "noise": noise,
+            "low": low,
+            "high": high,
+            "was": was,
         },
         Change,
     )
 
 
-def _figures(summary: Summary) -> dict[tuple[str, str], float]:
-    """Times a step, ns, by (group, name)."""
-    per = max(len(summary.steps), 1)
-    found: dict[tuple[str, str], float] = {("step", "time"): float(np.median(_steps(summary)))}
-    for use in summary.devices:
-        for cause in use.gap_causes:
-            key = ("gap", str(cause.cause))
-            found[key] = found.get(key, 0) + cause.idle_ns / per / len(summary.devices)
-        for name in ("idle_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns"):
-            key = ("device", name.removesuffix("_ns"))
-            found[key] = found.get(key, 0) + getattr(use, name) / per / len(summary.devices)
-    host_step = sum(step.duration_ns for step in summary.steps) / per
-    for name, share in summary.range_shares.items():
-        found["range", name] = share * host_step
-    for operator in summary.operators:
-        found["operator", operator.name] = (operator.self_ns if summary.cpu_only else operator.device_self_ns) / per
-    for kernel in summary.kernels:
-        found["kernel", kernel.name] = kernel.total_ns / per
-    for copy in summary.copies:
-        found["copy", f"{copy.direction} {copy.host_memory}"] = copy.total_ns / per
-    for sync in summary.syncs:
-        key = ("sync", sync.name)
-        found[key] = found.get(key, 0) + sync.total_ns / per
-    return found
+def _inverse(bound: float) -> float | None:
+    return 1 / bound if 0 < bound < math.inf else None
+
+
+def _ratio_interval(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval | None:
+    """After over before; None where a figure is zero at times, of which there is no ratio."""
+    if not (old > 0).all() or not (new > 0).all():
+        return None
+    found = _difference(np.log(old), np.log(new), confidence, paired)
+    return Interval(*(math.exp(bound) if bound < 700 else math.inf for bound in found))
+
+
+def _difference(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval:
+    """How far the values of `new` lie above those of `old`."""
+    if paired:
+        return signed_rank_interval((new - old).tolist(), confidence)
+    first, second = (values[:: 1 + len(values) // MOST_STEPS].tolist() for values in (old, new))
+    return rank_sum_interval(first, second, confidence)
+
+
+def _outcome(found: Interval, tolerated: float) -> Outcome:
+    if found.low > 1 + tolerated:
+        return "worse"
+    if found.high < 1 / (1 + tolerated):
+        return "better"
+    within = found.high < 1 + EXCLUDED and found.low > 1 / (1 + EXCLUDED)
+    return "same" if within else "cannot tell"
+
+
+def _by_difference(found: Interval) -> Outcome:
+    """Of what is there in some steps only, as a copy every tenth step is."""
+    return "better" if found.high < 0 else "worse" if found.low > 0 else "cannot tell"

@@ -94,7 +94,7 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
     operators = timeline.operators
     if not len(operators):
         return []
-    nearest = _nearest(calls, OPERATOR)
+    nearest = nearest_above(calls, OPERATOR)
     parent = _operator_above(calls, nearest)
     outermost = ~_inside_same_name(operators.name, parent)
     count = len(timeline.strings)
@@ -131,13 +131,19 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
 
 def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
     """Nanoseconds of each single call without what it calls, by operator, in the order of the calls: of the device, or of the CPU where that is the device."""
-    operators, nearest = timeline.operators, _nearest(calls, OPERATOR)
-    on_device = len(timeline.device)
-    own = _gathered(calls, nearest) if on_device else _own_times(operators, _operator_above(calls, nearest))
+    operators, own = timeline.operators, own_times(timeline, calls)
     rows = np.argsort(operators.name, kind="stable")
     names, firsts = np.unique(operators.name[rows], return_index=True)
     parts = np.split(own[rows], firsts[1:])
     return {timeline.strings[name]: part for name, part in zip(names.tolist(), parts, strict=True)}
+
+
+def own_times(timeline: Timeline, calls: CallTree) -> Ints:
+    """Of each operator's call what it launched itself on the device, or, where the CPU is the device, its time without what it calls, ns."""
+    nearest = nearest_above(calls, OPERATOR)
+    if len(timeline.device):
+        return _gathered(calls, nearest)
+    return _own_times(timeline.operators, _operator_above(calls, nearest))
 
 
 def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
@@ -163,7 +169,7 @@ def _numbers(calls: CallTree) -> SmallInts:
     return numbers
 
 
-def _nearest(calls: CallTree, layer: int) -> NDArray[np.int32]:
+def nearest_above(calls: CallTree, layer: int) -> NDArray[np.int32]:
     """For every row the nearest row above it of the given layer, -1 where there is none."""
     parent, result = calls.tree.parent, calls.tree.parent.copy()
     rows = np.flatnonzero((calls.layer[result] != layer) & (result >= 0))
@@ -203,7 +209,7 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     rows, name, duration = calls.rows(PYTHON)[own], python.name[own], (python.end - python.start)[own]
     layer = np.full(len(calls.layer), -1, dtype=np.int8)
     layer[rows] = PYTHON
-    nearest = _nearest(replace(calls, layer=layer), PYTHON)
+    nearest = nearest_above(replace(calls, layer=layer), PYTHON)
     above = nearest[rows]
     inside = np.bincount(above[above >= 0], weights=duration[above >= 0], minlength=len(layer)).astype(np.int64)
     host = np.maximum(duration - inside[rows], 0)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from statistics import median
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,47 @@ def _signed_rank(n: int, level: Fraction) -> int:
         shares /= 2
     # Exact up to n = 53, as long as 2ⁿ sums have a float each; beyond, the last digits are rounded to the safe side.
     return int(np.searchsorted(np.cumsum(shares), float(level) * (1 - 1e-12 * (n > 53)), side="right"))
+
+
+def rank_sum_interval(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval:
+    """Interval for how far `second` lies above `first`, around the Hodges-Lehmann estimate: independent samples whose distributions differ by a shift.
+
+    Bounds that the samples cannot bear are infinite. Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods (2014), section 4.3:
+    ordered differences. Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
+    """
+    _require_share(confidence)
+    bounds_at(first, 0), bounds_at(second, 0)
+    differences = np.sort(
+        np.subtract.outer(np.asarray(second, dtype=np.float64), np.asarray(first, dtype=np.float64)).ravel()
+    )
+    rank = _rank_sum(*sorted((len(first), len(second))), (1 - Fraction(str(confidence))) / 2)
+    middle = float(np.median(differences))
+    if not rank:
+        return Interval(-math.inf, middle, math.inf)
+    return Interval(float(differences[rank - 1]), middle, float(differences[-rank]))
+
+
+EXACT_PAIRS = 2500
+
+
+@lru_cache(maxsize=4096)
+def _rank_sum(fewer: int, more: int, level: Fraction) -> int:
+    """Largest k with P(U < k) <= `level`, U the number of pairs in which the second is larger, when nothing differs. Normal beyond 50 by 50."""
+    pairs = fewer * more
+    if pairs > EXACT_PAIRS:
+        sigma = math.sqrt(pairs * (fewer + more + 1) / 12)
+        return max(int(pairs / 2 + NormalDist().inv_cdf(float(level)) * sigma), 0)
+    ways = [1] + [0] * pairs  # of reaching each U: the Gaussian binomial coefficient, factor by factor
+    for i in range(1, fewer + 1):
+        for u in range(pairs, more + i - 1, -1):
+            ways[u] -= ways[u - more - i]
+        for u in range(i, pairs + 1):
+            ways[u] += ways[u - i]
+    allowed, total, rank = level * math.comb(fewer + more, fewer), 0, 0
+    while total + ways[rank] <= allowed:
+        total += ways[rank]
+        rank += 1
+    return rank
 
 
 def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:

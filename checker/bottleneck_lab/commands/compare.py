@@ -1,54 +1,134 @@
-"""`lab compare`: two captures side by side."""
+"""`lab compare`: two versions side by side, each in one capture or in several."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bottleneck_lab.analysis.compare import compare
+from bottleneck_lab.analysis.compare import Observation, compare, observe
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import read_capture, readable
+from bottleneck_lab.commands.evidence import readable
 from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import Json, here, print_json
+from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console import render_comparison
+from bottleneck_lab.report.html import render_comparison_html
+from bottleneck_lab.trace import Timeline, load
+from bottleneck_lab.trace.allocator import keep_freed
+from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.captures import find_capture
+from bottleneck_lab.workspace.folder import numbered
 
-EXAMPLE = "lab compare 1 2"
+EXAMPLE = "lab compare before.json.gz after.json.gz --html changes.html"
 
 
 def command(
     before: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number; by default the first with a timeline.", autocompletion=completion.capture_numbers
+            help="A capture's number, a trace, a capture's folder, or a folder of repeated captures; by default the first here.",
+            autocompletion=completion.capture_numbers,
         ),
     ] = None,
     after: Annotated[
         str | None,
         typer.Argument(
-            help="Another's; by default the latest with a timeline.", autocompletion=completion.capture_numbers
+            help="The same of the other version; by default the latest here.", autocompletion=completion.capture_numbers
         ),
     ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with both timelines, aligned.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare two captures of this workspace: what got better, what got worse, what is only noise."""
-    workspace = here()
-    captures = readable(workspace)
-    second = captures[-1] if captures and after is None else find_capture(workspace, after)
-    first = captures[0] if captures and before is None else find_capture(workspace, before)
-    for capture in (first, second):
-        if capture not in captures:
-            raise UsageError(
-                f"{capture.name} holds no timeline to compare.",
-                "`lab report` reads it; `lab profile` makes a capture that has one.",
-            )
-    if first == second:
-        raise UsageError(f"{first.name} is the only capture with a timeline here." if before is None else "These are the same capture.",
-                         "Change the code and make another with `lab profile`.")  # fmt: skip
-    comparison = compare(read_capture(first), read_capture(second))
+    """Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.
+
+    With one capture of each, their steps are compared. Repeated captures, recorded in turns, also show what differs from run to run.
+    """
+    keep_freed()
+    sides = _sides(before, after)
+    if html:
+        say(f"The comparison is in {_write(sides, html.expanduser().absolute())}")
+        return
+    comparison = compare(*([observe(load(path)) for path in side] for side in sides))
     if json:
-        print_json({"before": first.name, "after": second.name, "comparison": comparison})
+        print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
     else:
         render_comparison(comparison, console())
+
+
+Side = list[Path]
+"""The captures of one version: files or folders, in the order in which they were made."""
+
+
+def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
+    """What to compare. Raises UsageError for what does not exist, the same twice, or sides of different numbers of captures."""
+    sides = _find(before, 0), _find(after, -1)
+    if sides[0] == sides[1]:
+        raise UsageError(
+            f"{_name(sides[0])} is the only capture with a timeline here."
+            if before is None
+            else "These are the same capture.",
+            "Change the code and make another with `lab profile`.",
+        )
+    if len(sides[0]) != len(sides[1]):
+        counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
+        raise UsageError(
+            f"Repeated captures are compared pair by pair, and there are {counts}.",
+            "Record both versions equally often, in turns.",
+        )
+    return sides
+
+
+def _find(what: str | None, default: int) -> Side:
+    path = Path(what or "").expanduser()
+    if what and not what.isdecimal() and (path.suffix or path.exists()):
+        return _repeated(path) or [path]
+    return [_numbered(what, default)]
+
+
+def _repeated(path: Path) -> Side:
+    """The captures in a folder of captures, oldest first; empty for one capture."""
+    if not path.is_dir() or (path / "capture.json").is_file():
+        return []
+    return sorted(folder.parent for folder in path.glob("*/capture.json"))
+
+
+def _numbered(what: str | None, default: int) -> Path:
+    """A capture of the lab that one stands in, or of `lab profile -- …` in this folder."""
+    try:
+        workspace = here()
+    except UsageError:
+        folder = Path.cwd() / "captures"
+        found = [(number, path) for number, path in numbered(folder) if (path / "capture.json").is_file()]
+        chosen = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
+        if not chosen:
+            raise
+        return chosen[default]
+    captures = readable(workspace)
+    capture = captures[default] if captures and what is None else find_capture(workspace, what)
+    if capture not in captures:
+        raise UsageError(
+            f"{capture.name} holds no timeline to compare.",
+            "`lab report` reads it; `lab profile` makes a capture that has one.",
+        )
+    return capture
+
+
+def _name(side: Side) -> str:
+    """What a side is called: the capture, or the folder that holds the repeated ones."""
+    return side[0].name if len(side) == 1 else side[0].parent.name
+
+
+def _write(sides: tuple[Side, Side], target: Path) -> Path:
+    """The page about both; of repeated captures it draws the first two."""
+    first: list[Timeline] = []
+    observed: list[list[Observation]] = []
+    for side in sides:
+        first.append(load(side[0]))
+        observed.append([observe(first[-1]), *(observe(load(path)) for path in side[1:])])
+    page = render_comparison_html(compare(*observed), *first, names=(_name(sides[0]), _name(sides[1])))
+    with explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page.encode())
+    return target

@@ -22,7 +22,7 @@ from bottleneck_lab.commands.diagnose import compare_answers
 from bottleneck_lab.commands.evidence import circumstances, mismatch, read_capture, readable, trace_files
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
-from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.console import render_counters, render_summary, render_verdict
 from bottleneck_lab.report.html import render_html
@@ -30,7 +30,7 @@ from bottleneck_lab.report.page_verdict import Answered
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.allocator import keep_freed
-from bottleneck_lab.trace.load import by_number
+from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import find_capture
@@ -103,7 +103,7 @@ def find_subject(what: str | None) -> Subject:
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
             return Subject(trace_files(path), path)
-        return Subject(_ranks_in(path) if path.is_dir() else [path])
+        return Subject(find_traces(path) if path.is_dir() else [path])
     try:
         workspace = here()
     except UsageError:
@@ -114,19 +114,6 @@ def find_subject(what: str | None) -> Subject:
     latest = readable(workspace)[-1:] if what is None else []
     folder = latest[0] if latest else find_capture(workspace, what)
     return Subject(trace_files(folder), folder, workspace)
-
-
-def _ranks_in(folder: Path) -> list[Path]:
-    """The traces in a folder, one a rank, in the order of the numbers in their names; of a report and its export, the export. Raises CaptureError."""
-    found: dict[str, Path] = {}
-    for ending in (".nsys-rep", ".sqlite", ".json", ".json.gz"):
-        found |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
-    if not found:
-        raise CaptureError(
-            f"{folder} holds no trace.",
-            "Put one .sqlite, .nsys-rep or .json(.gz) file a rank into it, or name one trace file.",
-        )
-    return [found[name] for name in sorted(found, key=by_number)]
 
 
 def _own_capture(what: str | None) -> Path | None:

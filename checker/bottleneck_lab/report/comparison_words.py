@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Change, Comparison
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.breakdown import gap_label, short_name
 
 GROUPS = {
     "step": "The step",
@@ -25,28 +25,60 @@ _LABELS = {
 }
 
 ALWAYS = ("step", "device", "gap", "range")
-"""Groups of which every figure is shown; of the others only what changed by more than the noise."""
+"""Groups of which every figure is shown; of the others only what changed, or may have changed by much."""
 
 TOP = 8
+_MUCH = 1.25
 
 _OUTCOMES = {
     "better": "faster",
     "worse": "slower",
-    "same": "no difference beyond the noise",
-    "unclear": "too noisy to say",
+    "same": "the same",
+    "cannot tell": "cannot tell",
 }
 
 
 def describe_speedup(comparison: Comparison) -> str:
     """The ratio of the step times, its interval, and what it means."""
-    interval = f"{comparison.speedup_low:.2f}x to {comparison.speedup_high:.2f}x"
-    kind = "too few steps for a 95% interval; those seen:" if comparison.few_steps else "95% interval"
-    return f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]} ({kind} {interval})"
+    told = f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]}"
+    interval = format_interval(comparison.speedup_low, comparison.speedup_high)
+    return f"{told} ({interval or 'too few samples for an interval'})"
+
+
+def describe_samples(comparison: Comparison) -> list[str]:
+    """What the comparison rests on, and what it cannot say."""
+    if comparison.pairs > 1:
+        told = f"{comparison.pairs} captures of each version, pair by pair; times are of the median step."
+    else:
+        old, new = comparison.steps
+        told = f"Times are of the median step: {old} steps before, {new} after."
+    lines = [told]
+    if comparison.few:
+        lines.append("Too few for an interval: record at least 7 steps, or at least 10 captures of each in turns.")
+    elif comparison.pairs == 1:
+        lines.append("One capture of each: what differs between two runs of the same code is not in the interval.")
+    return lines
+
+
+def format_interval(low: float | None, high: float | None) -> str:
+    """`1.60–1.72x`; empty where a bound is not known."""
+    return f"{low:.2f}–{high:.2f}x" if low is not None and high is not None else ""
 
 
 def label_change(change: Change) -> str:
     """What changed, in a reader's words."""
-    return _LABELS.get((change.group, change.what)) or short_name(change.what)
+    if change.group == "gap":
+        return gap_label(change.what)
+    name = _LABELS.get((change.group, change.what)) or short_name(change.what)
+    if not change.was:
+        return name
+    was = short_name(change.was[0]) if len(change.was) == 1 else f"{len(change.was)} kernels"
+    return f"{name} (was {was})"
+
+
+def format_ratio(change: Change) -> str:
+    """The ratio; `gone` and `new` for what is on one side only."""
+    return f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
 
 
 def format_change_time(ns: float) -> str:
@@ -57,4 +89,10 @@ def format_change_time(ns: float) -> str:
 def shown_changes(comparison: Comparison, group: str) -> list[Change]:
     """The changes of one group that are worth a line."""
     changes = [change for change in comparison.changes if change.group == group]
-    return [change for change in changes if group in ALWAYS or change.outcome != "same"][:TOP]
+    return [change for change in changes if group in ALWAYS or _worth_a_line(change)][:TOP]
+
+
+def _worth_a_line(change: Change) -> bool:
+    if change.outcome == "cannot tell":
+        return not 1 / _MUCH < change.ratio < _MUCH
+    return change.outcome != "same" or bool(change.was)

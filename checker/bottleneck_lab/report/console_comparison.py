@@ -9,14 +9,17 @@ from bottleneck_lab.analysis.compare import Change, Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
+    describe_samples,
     describe_speedup,
     format_change_time,
+    format_interval,
+    format_ratio,
     label_change,
     shown_changes,
 )
 from bottleneck_lab.report.terminal import Sheet
 
-_STYLES = {"better": "green", "worse": "red", "same": "", "unclear": "yellow"}
+_STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow"}
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -44,15 +47,15 @@ def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:
         sheet.line(words.EMULATED, indent=1, style="yellow")
     for reason in comparison.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
-    sheet.line("Times are per step.", indent=1, style="dim")
+    for line in describe_samples(comparison):
+        sheet.line(line, indent=1, style="dim")
 
 
 def _print_change(sheet: Sheet, change: Change) -> None:
-    """`better  1.92x  175 ms → 91 ms  name`, with the name cut to the width."""
+    """`better  1.92x (1.85–2.01x)  175 ms → 91 ms  name`, with the name cut to the width."""
     before, after = format_change_time(change.before), format_change_time(change.after)
-    ratio = f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
-    figures = sheet.safe(f"{ratio:>8} {before:>9} → {after:<9} ")
-    room = sheet.width - len(figures) - 9
-    sheet.write(
-        Text.assemble((f" {change.outcome:7}", _STYLES[change.outcome]), figures, sheet.fit(label_change(change), room))
-    )
+    interval = format_interval(change.low, change.high)
+    figures = sheet.safe(f"{format_ratio(change):>7} {interval and f'({interval})':13} {before:>8} → {after:<8} ")
+    room = sheet.width - len(figures) - 13
+    outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
+    sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change), room)))

@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.markup import Markup, Section, join, tag
-from bottleneck_lab.report.packing import pack_timeline
+from bottleneck_lab.report.packing import pack_timeline, pack_timelines
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
 from bottleneck_lab.report.page_scaling import scaling_section
@@ -66,6 +66,17 @@ def render_html(
     }
     body = join([_header(title, verdict, emulated, warning, sections), tag("main", sections.values()), _footer()])
     return _fill_page(title, body)
+
+
+def render_comparison_html(comparison: Comparison, before: Timeline, after: Timeline, *, names: tuple[str, str]) -> str:
+    """The page about two versions: what changed, and the timeline of each, one above the other and aligned at their first steps."""
+    sections: dict[str, Section | None] = {
+        "Before and after": comparison_section(comparison),
+        "Timelines": timeline_section(pack_timelines((before, after)), events=before.events + after.events),
+    }
+    header = _header(f"{names[0]} and {names[1]}", None, comparison.emulated, "", sections)
+    body = join([header, tag("main", sections.values()), _footer()])
+    return _fill_page(f"{names[0]} and {names[1]}", body)
 
 
 def _header(

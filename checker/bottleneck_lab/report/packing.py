@@ -7,13 +7,13 @@ the distance to the event before, the duration, the name's index and the categor
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from isal import igzip
 
-from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.analysis.window import find_window, step_rows
 from bottleneck_lab.report.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -41,6 +41,35 @@ def pack_timeline(timeline: Timeline) -> PackedTimeline:
     """The whole capture: devices with their idle time first, then the host's threads, busiest first."""
     origin, end = timeline.extent
     strings, lanes = find_lanes(timeline)
+    return _packed(strings, lanes, origin, end, _steps(timeline, origin))
+
+
+def pack_timelines(pair: tuple[Timeline, Timeline]) -> PackedTimeline:
+    """Two captures in one, each with its lanes under its own headings: the second is moved so that both windows begin together."""
+    begins = [find_window(timeline).start for timeline in pair]
+    strings: tuple[str, ...] = ()
+    lanes: list[Lane] = []
+    for timeline, begin, when in zip(pair, begins, ("before", "after"), strict=True):
+        names, found = find_lanes(timeline)
+        lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in found]
+        strings += names
+    extents = [
+        (start + begins[0] - begin, end + begins[0] - begin)
+        for (start, end), begin in zip((t.extent for t in pair), begins, strict=True)
+    ]
+    origin, end = min(start for start, _ in extents), max(end for _, end in extents)
+    return _packed(strings, lanes, origin, end, _steps(pair[0], origin))
+
+
+def _moved(lane: Lane, shift_ns: int, first_name: int, when: str) -> Lane:
+    events = lane.events
+    moved = Events(events.start + shift_ns, events.end + shift_ns, events.name + first_name, events.category)
+    return replace(lane, group=f"{when} · {lane.group}", events=moved)
+
+
+def _packed(
+    strings: tuple[str, ...], lanes: list[Lane], origin: int, end: int, steps: list[list[int]]
+) -> PackedTimeline:
     rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
     names, used = _used_names(strings, [row for _, row in rows])
     columns, packed = _pack_columns([row for _, row in rows], used, origin)
@@ -55,7 +84,7 @@ def pack_timeline(timeline: Timeline) -> PackedTimeline:
         "categories": categories,
         "lanes": [_lane_head(index, lane) for index, lane in enumerate(lanes)],
         "rows": [_row_head(index, lanes[index], len(row)) for index, row in rows],
-        "steps": _steps(timeline, origin),
+        "steps": steps,
         "columns": columns,
     }
     return PackedTimeline(head, base64.b64encode(igzip.compress(packed, compresslevel=1)).decode())

@@ -5,15 +5,18 @@ from __future__ import annotations
 from bottleneck_lab.analysis.compare import Change, Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
+    describe_samples,
     describe_speedup,
     format_change_time,
+    format_interval,
+    format_ratio,
     label_change,
     shown_changes,
 )
 from bottleneck_lab.report.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 
-_STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "unclear": "INCONCLUSIVE"}
+_STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "INCONCLUSIVE"}
 
 
 def comparison_section(comparison: Comparison) -> Section:
@@ -25,22 +28,26 @@ def comparison_section(comparison: Comparison) -> Section:
         for title, ids in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new))
         if ids
     ]
-    lead = f"{describe_speedup(comparison)}. Times are per step."
+    lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
     return section("compare", "Before and after", doubts, found, tag("div", tables, class_="pair"), lead=lead)
 
 
 def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
     rows = [_row(change) for change in shown_changes(comparison, group)]
-    return table(["", "before", "after", "ratio", ""], rows, caption=title, numeric={1, 2, 3}) if rows else None
+    return (
+        table(["", "before", "after", "ratio", "between", ""], rows, caption=title, numeric={1, 2, 3, 4})
+        if rows
+        else None
+    )
 
 
 def _row(change: Change) -> list[str]:
-    ratio = f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
     outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
     return [
         label_change(change),
         format_change_time(change.before),
         format_change_time(change.after),
-        ratio,
+        format_ratio(change),
+        format_interval(change.low, change.high),
         outcome,
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -34,11 +35,39 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 def load(path: Path | str) -> Timeline:
     """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also gzipped), an nsys report or its SQLite
-    export (also gzipped), ncu's CSV or report. Raises CaptureError with what to do when it cannot be read."""
+    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace a rank, which are merged.
+
+    Raises CaptureError with what to do when it cannot be read.
+    """
     path = Path(path)
+    if path.is_dir():
+        return merge_ranks([load(file) for file in find_traces(path)])
     start = _first_bytes(path)
     reader = _reader_of(path, start)
     return _guarded(path, lambda: reader(path))
+
+
+ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
+
+
+def find_traces(folder: Path) -> list[Path]:
+    """The traces of one capture: those that its capture.json names, or one a rank, in the order of the numbers in their names; of a report and its
+    export, the export. Raises CaptureError where there is none."""
+    described = folder / "capture.json"
+    if described.is_file():
+        names = json.loads(described.read_text(encoding="utf-8")).get("files", [])
+        files = [folder / str(name) for name in names if (folder / str(name)).is_file()]
+    else:
+        found: dict[str, Path] = {}
+        for ending in ENDINGS:
+            found |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
+        files = [found[name] for name in sorted(found, key=by_number)]
+    if not files:
+        raise CaptureError(
+            f"{folder} holds no trace.",
+            "Put one .sqlite, .nsys-rep or .json(.gz) file a rank into it, or name one trace file.",
+        )
+    return files
 
 
 def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
@@ -59,8 +88,6 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
 
 
 def _first_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise CaptureError(f"{path} is a folder.", "Name one trace file in it, or several for several ranks.")
     try:
         with path.open("rb") as file:
             return file.read(32)

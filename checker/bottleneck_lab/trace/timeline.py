@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 TinyInts = NDArray[np.int8]
 Floats = NDArray[np.float32]
+Floats64 = NDArray[np.float64]
 
 
 class Kind(IntEnum):

@@ -43,8 +43,7 @@ def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, 
 
 
 def test_comparison(draw, golden):
-    before = summarise(made_up_capture.capture())
-    after = summarise(made_up_capture.capture(wait_ms=1))
+    before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")
 
 

@@ -54,7 +54,7 @@ def whole(timeline, verdict):
         summary=summary,
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)],
-        comparison=compare(summary, summary),
+        comparison=compare(timeline, timeline),
     )
 
 
@@ -68,7 +68,7 @@ def test_the_page_says_what_matters():
         "You predicted 2.20x and measured 2.28x: right on the mark.",
         "the device waits for 50% of the time",
         "Copies",
-        "1.00x: no difference beyond the noise",
+        "1.00x: cannot tell (too few samples for an interval)",
         "Example CPU 9000, 2 cores",
         "Self-attested",
     ):

@@ -1,0 +1,215 @@
+"""Two versions side by side: every figure by its own noise, whatever else the step did."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck_lab import compare, load, merge_ranks, observe
+from bottleneck_lab.analysis.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.statistics import rank_sum_interval
+from bottleneck_lab.analysis.step_figures import even_out, find_step_figures
+from bottleneck_lab.analysis.summary import summarise
+
+CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
+
+
+@pytest.fixture
+def timelines(make, tmp_path):
+    """Captures of a loop whose steps are made by `step(run)`; one a seed."""
+
+    def made(step, *, seeds=(1,), steps=12, jitter=0.03):
+        found = []
+        for seed in seeds:
+            run = make.Program(seed, jitter=jitter)
+            for number in range(steps):
+                begin = run.host
+                step(run)
+                run.wait()
+                run.range(f"ProfilerStep#{number}", begin)
+            path = tmp_path / f"{seed}.json"
+            path.write_text(json.dumps(run.trace()))
+            found.append(load(path))
+        return found
+
+    return made
+
+
+def outcomes(comparison):
+    return {(change.group, change.what): change for change in comparison.changes}
+
+
+def test_a_fix_is_seen_with_what_it_removed(timeline_of):
+    result = compare(timeline_of("input", steps=12), timeline_of("healthy", steps=12))
+    assert result.outcome == "better"
+    assert 1.5 < result.speedup_low <= result.speedup <= result.speedup_high
+    assert result.findings_gone == ["input-starved"]
+    changes = outcomes(result)
+    assert changes["gap", "input"].outcome == "better"
+    assert changes["range", "data"].ratio > 100
+    back = compare(timeline_of("healthy", steps=12), timeline_of("input", steps=12))
+    assert back.outcome == "worse"
+    assert back.findings_new == ["input-starved"]
+
+
+def test_the_same_program_twice_is_the_same(timeline_of):
+    result = compare(timeline_of("healthy", seed=3, steps=12), timeline_of("healthy", seed=4, steps=12))
+    assert result.outcome == "same"
+    assert not {"better", "worse"} & {change.outcome for change in result.changes}
+
+
+def test_a_part_is_judged_by_its_own_noise_and_not_by_the_step_s(timelines):
+    """The step scatters by half; one kernel in it takes 60 us in every step, and 2.8 us after the change."""
+
+    def step(kernel_us):
+        def run_step(run):
+            run.launch("noisy", 1000.0 * run.random.uniform(0.5, 1.5))
+            run.launch("precise", kernel_us)
+
+        return run_step
+
+    result = compare(*timelines(step(60.0), seeds=[1]), *timelines(step(2.8), seeds=[2]))
+    changes = outcomes(result)
+    assert result.outcome == "cannot tell"
+    precise = changes["kernel", "precise"]
+    assert precise.outcome == "better"
+    assert precise.low < 60 / 2.8 < precise.high
+    assert changes["kernel", "noisy"].outcome == "cannot tell"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_figures_do_not_depend_on_how_many_ranks_there_are(make, tmp_path, ranks):
+    timelines = []
+    for run in make.job("healthy-job", seed=2, ranks=ranks, jitter=0.0):
+        path = tmp_path / f"{run.rank}.json"
+        path.write_text(json.dumps(run.trace(world_size=ranks)))
+        timelines.append(load(path))
+    found = find_step_figures(merge_ranks(timelines))
+    gemm = found.series["kernel", "sm90_xmma_gemm_bf16bf16_bf16f32_tn"]
+    assert found.steps == 8
+    assert np.allclose(gemm, 24 * 250_000)
+    assert np.allclose(found.series["device", "compute"], 24 * 250_000)
+
+
+def test_a_step_s_parts_sum_to_its_time(timeline_of):
+    figures = find_step_figures(timeline_of("sync", steps=10))
+    parts = [figures.series["device", part] for part in ("compute", "exposed_communication", "exposed_copy", "idle")]
+    assert np.allclose(np.sum(parts, axis=0), figures.series["step", "time"])
+    gaps = [values for (group, _), values in figures.series.items() if group == "gap"]
+    assert np.allclose(np.sum(gaps, axis=0), figures.series["device", "idle"])
+
+
+def test_steps_of_no_length_are_joined_with_the_next():
+    assert even_out(np.array([0.0, 200.0, 0.0, 200.0])).tolist() == [100.0, 100.0]
+    assert even_out(np.array([90.0, 110.0, 100.0])).tolist() == [90.0, 110.0, 100.0]
+
+
+def test_one_step_says_nothing(timelines):
+    one = [timelines(lambda run, us=us: run.launch("gemm", us), steps=1)[0] for us in (100.0, 300.0)]
+    result = compare(*one)
+    assert (result.outcome, result.few, result.speedup_low) == ("cannot tell", True, None)
+
+
+def _loop(factor):
+    def step(run):
+        drift = 1 + 0.05 * run.random.random()
+        run.launch("gemm", 500.0 * drift)
+        run.launch("softmax", 300.0 * factor * drift)
+
+    return step
+
+
+def test_repeated_captures_are_compared_in_pairs(timelines):
+    old = [observe(t) for t in timelines(_loop(1.0), seeds=range(12), steps=4)]
+    slow = [observe(t) for t in timelines(_loop(1.2), seeds=range(100, 112), steps=4)]
+    same = [observe(t) for t in timelines(_loop(1.0), seeds=range(200, 212), steps=4)]
+    result = compare(old, slow)
+    assert result.pairs == 12
+    assert outcomes(result)["kernel", "softmax"].outcome == "worse"
+    assert outcomes(result)["kernel", "gemm"].outcome == "same"
+    assert not {"better", "worse"} & {change.outcome for change in compare(old, same).changes}
+    with pytest.raises(ValueError, match="cannot be compared in pairs"):
+        compare(old, slow[:-1])
+
+
+def test_what_only_one_side_has_is_gone_or_new(timelines):
+    def with_extra(run):
+        run.launch("gemm", 500.0)
+        run.launch("extra", 100.0)
+
+    bare, more = timelines(lambda run: run.launch("gemm", 500.0))[0], timelines(with_extra)[0]
+    assert (
+        outcomes(compare(bare, more))["kernel", "extra"].outcome,
+        outcomes(compare(more, bare))["kernel", "extra"].ratio,
+    ) == ("worse", 0.0)
+    assert outcomes(compare(more, bare))["kernel", "extra"].outcome == "better"
+
+
+def _series(*kernels):
+    return {("kernel", name): np.ones(3) for name in kernels}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "origins", "matches"),
+    [
+        (["ampere_sgemm_128x64_tn"], ["ampere_sgemm_64x32_tn"], {}, [Match(("ampere_sgemm_128x64_tn",), "ampere_sgemm_64x32_tn")]),
+        (["void soft<float, 4>(int)"], ["void soft<__half, 8>(int)"], {}, [Match(("void soft<float, 4>(int)",), "void soft<__half, 8>(int)")]),
+        (["a", "b"], ["triton_poi_fused_add_mul_0"], {"a": "aten::add_", "b": "aten::mul"}, [Match(("a", "b"), "triton_poi_fused_add_mul_0")]),
+        (["sgemm"], ["tensorop"], {"sgemm": "aten::addmm", "tensorop": "aten::addmm"}, [Match(("sgemm",), "tensorop")]),
+        (["p", "q"], ["r"], {"p": "aten::addmm", "q": "aten::addmm", "r": "aten::addmm"}, []),
+        (["same", "gone"], ["same", "new"], {}, []),
+    ],
+)  # fmt: skip
+def test_renamed_and_fused_kernels_are_told(before, after, origins, matches):
+    assert match_kernels(_series(*before), _series(*after), origins) == matches
+
+
+def test_a_fused_kernel_stands_against_all_that_it_replaces(make, tmp_path):
+    found = []
+    for number, kernels in enumerate(
+        ([("add_kernel", 300.0), ("mul_kernel", 300.0)], [("triton_poi_fused_add_mul_0", 200.0)])
+    ):
+        run = make.Program(number + 1)
+        for step in range(10):
+            begin = run.host
+            for name, us in kernels:
+                run.operator(f"aten::{name[:3]}", name, us)
+            run.wait()
+            run.range(f"ProfilerStep#{step}", begin)
+        (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+        found.append(load(tmp_path / "x.json"))
+    change = outcomes(compare(*found))["kernel", "triton_poi_fused_add_mul_0"]
+    assert change.was == ("add_kernel", "mul_kernel")
+    assert change.outcome == "better"
+    assert change.ratio == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize("sizes", [(7, 7), (8, 20), (60, 60)])
+def test_the_interval_for_a_shift_misses_as_rarely_as_it_says(sizes):
+    rng, missed, trials = random.Random(5), 0, 400
+    for _ in range(trials):
+        first, second = ([rng.expovariate(1.0) for _ in range(size)] for size in sizes)
+        found = rank_sum_interval(first, [value + 0.7 for value in second], 0.95)
+        missed += not found.low <= 0.7 <= found.high
+    assert missed <= 0.05 * trials + 3 * (0.05 * 0.95 * trials) ** 0.5
+
+
+def test_the_interval_for_a_shift_is_the_textbook_s():
+    """Hollander, Wolfe & Chicken, example 4.3 (water in membranes at term and at 12 to 26 weeks): 0.305 between -0.76 and 0.15 at 95.2%."""
+    term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
+    early = [1.15, 0.88, 0.90, 0.74, 1.21]
+    found = rank_sum_interval(term, early, 0.95)
+    assert (round(found.low, 2), round(found.median, 3), round(found.high, 2)) == (-0.76, -0.305, 0.15)
+    few = rank_sum_interval([1.0, 2.0], [3.0, 4.0], 0.95)
+    assert few.low == -np.inf
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures of other people's programs are not in the repository")
+def test_a_real_fix_of_a_real_program():
+    """ResNet-50 on a V100, with no workers and with four; and two ranks of one job, which do the same."""
+    result = compare(*(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz") for n in (0, 4)))
+    alone, helped = (summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4))
+    assert "input-starved" in result.findings_gone
+    assert result.speedup == pytest.approx(alone.step_mean_ns / helped.step_mean_ns, rel=0.15)
