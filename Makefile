@@ -9,7 +9,7 @@ GPU_VENV := build/gpu/venv
 GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psutil, pytest, pytest_timeout, rich, torchvision, typer, bottleneck_lab.measure.worker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint demo slow gpu bench clean
+.PHONY: help setup test lint demo slow gpu docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -51,6 +51,9 @@ gpu: ## Run everything that needs a CUDA device, a step at a time; ARGS="--budge
 	> "$$($(GPU_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpu.pth"
 	@if $(GPU_VENV)/bin/python -I -c '$(GPU_NEEDS)'; then $(GPU_VENV)/bin/python scripts/gpu.py $(ARGS); \
 	else $(MAKE) --no-print-directory setup && $(BIN)/python scripts/gpu.py $(ARGS); fi
+
+docs: $(STAMP) ## Build the documentation site into build/site; it opens from the disk.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP) ## Run the benchmarks behind the README's figures.
 	$(BIN)/lab data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -64,6 +65,16 @@ def test_it_carries_every_lab_and_nothing_that_a_build_left_behind(wheel):
     assert tracked
     assert {name for name in tracked if not Path(name).name.startswith(".")} <= content
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".gitkeep"))]
+
+
+def test_its_page_on_the_package_index_needs_no_repository_around_it(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+    targets = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert any(target.endswith(".png") for target in targets)
+    assert not [target for target in targets if not target.startswith("https://")]
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
+    assert not re.search("torch|dali|pillow", "".join(required)), "the core is to install without torch"
 
 
 def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):

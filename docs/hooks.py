@@ -1,0 +1,72 @@
+"""What the documentation site is built with besides Markdown: parts of pages that are read off the program, so that they cannot fall behind it.
+
+A page holds `<!-- built: NAME -->` where the output of a function below is to stand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+GALLERY = ROOT / "docs" / "gallery"
+_PLACE = re.compile(r"<!-- built: (\w+) -->")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The page with its built parts."""
+    return _PLACE.sub(lambda found: _BUILT[found[1]](), markdown)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Draws the reports that gallery.md shows, from the captures in its folder."""
+    for capture in sorted(GALLERY.iterdir()):
+        page = Path(config["site_dir"]) / "gallery" / f"{capture.name}.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        _lab("report", str(capture), "--html", str(page))
+
+
+def _lab(*arguments: str) -> str:
+    """What the real `lab` prints, at 100 columns."""
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "BOTTLENECK_LAB_HOME": home}
+        command = [sys.executable, "-m", "bottleneck_lab", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def _commands() -> str:
+    """The help of every command, as the program prints it."""
+    overview = _lab("--help")
+    parts = [f"```text\n{overview.rstrip()}\n```"]
+    for name in _listed(overview):
+        inner = _listed(_lab(name, "--help").partition("Commands:")[2])
+        calls = [[name], *([name, one] for one in inner)]
+        parts += [f"## lab {' '.join(words)}\n\n```text\n{_lab(*words, '--help').rstrip()}\n```" for words in calls]
+    return "\n\n".join(parts)
+
+
+def _listed(help_text: str) -> list[str]:
+    """The names of a help text's definition lists; options begin with a dash."""
+    return re.findall(r"^  (\w[\w-]*)  ", help_text, re.MULTILINE)
+
+
+def _labs() -> str:
+    """The course as a table."""
+    rows = ["| lab | stage | what you get to see | about | devices |", "| --- | --- | --- | --- | --- |"]
+    course = tomllib.loads((ROOT / "labs" / "course.toml").read_text(encoding="utf-8"))
+    for stage in course["stages"]:
+        for slug in stage["labs"]:
+            lab = tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text(encoding="utf-8"))
+            rows.append(
+                f"| `{slug}` | {stage['name']} | {lab['symptom']} | {lab['minutes']} min | {', '.join(lab['devices'])} |"
+            )
+    return "\n".join(rows)
+
+
+_BUILT = {"commands": _commands, "labs": _labs}

@@ -1,0 +1,198 @@
+"""Every command that the documentation shows is run, or says in a comment before its block why it is not; and all of them exist.
+
+A block is fenced as ```console, its commands begin with `$ `. A comment right before it may say
+
+    <!-- not run: REASON -->        it is not run here, and the reason is a real one
+    <!-- slow -->                   it is run by `make slow`: it records or checks a lab
+    <!-- exits: 1 -->               its last command ends with this status
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CAPTURES = ROOT / "datasets" / "captures"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+INSTALLERS = ("pip", "uv", "pipx", "make", "docker", "git", "apt-get")
+"""Programs that a reader runs once and a test must not: what they install or build is tested elsewhere (test_wheel.py, CI)."""
+
+TRAINING = """\
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One ```console block: its commands as a shell takes them, and what the comments before it say."""
+
+    page: Path
+    commands: tuple[str, ...]
+    not_run: str
+    slow: bool
+    status: int
+
+    def __str__(self) -> str:
+        return f"{self.page.name}: {self.commands[0][:40]}"
+
+
+def _commands(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    going_on = False
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("$ "):
+            found.append(stripped[2:])
+        elif going_on:
+            found[-1] += "\n" + line
+        going_on = bool(found) and (found[-1].endswith("\\") or found[-1].count("'") % 2 == 1)
+    return tuple(found)
+
+
+def _blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        for said, _, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+            reason = re.search(r"<!-- not run: (.*) -->", said)
+            status = re.search(r"<!-- exits: (\d+) -->", said)
+            commands = _commands(text)
+            assert commands, f"{page.name}: a console block shows its commands after `$ `"
+            found.append(
+                Block(
+                    page,
+                    commands,
+                    reason[1] if reason else "",
+                    "<!-- slow -->" in said,
+                    int(status[1]) if status else 0,
+                )
+            )
+    return found
+
+
+BLOCKS = _blocks()
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """A folder as the pages assume it: a trace, a later one, a program, and `lab` on PATH."""
+    shutil.copy(CAPTURES / "synthetic-input.json.gz", tmp_path / "trace.json.gz")
+    shutil.copy(CAPTURES / "synthetic-healthy.json.gz", tmp_path / "after.json.gz")
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "train.py").write_text(TRAINING)
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    programs = tmp_path / ".bin"
+    programs.mkdir()
+    for name, module in (("lab", "-m bottleneck_lab"), ("python", ""), ("torchrun", "-m torch.distributed.run")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        (programs / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "BOTTLENECK_LAB_HOME": str(tmp_path / "home"),
+    }
+    return lambda command: subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
+
+
+def _run(reader, block: Block) -> None:
+    commands = [command for command in block.commands if shlex.split(command, comments=True)[0] not in INSTALLERS]
+    if not commands:
+        pytest.skip("it installs or builds")
+    for command in commands:
+        done = reader(command)
+        expected = block.status if command == commands[-1] else 0
+        assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def _marked(blocks: list[Block]) -> list[object]:
+    return [pytest.param(block, id=str(block)) for block in blocks]
+
+
+@pytest.mark.parametrize("block", _marked([block for block in BLOCKS if not block.not_run and not block.slow]))
+def test_the_commands_of_a_block_run(reader, block):
+    _run(reader, block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", _marked([block for block in BLOCKS if block.slow]))
+def test_the_commands_of_a_slow_block_run(reader, block):
+    _run(reader, block)
+
+
+@cache
+def _help(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bottleneck_lab", *words, "--help"], capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == 0, f"lab {' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+def _calls_of_lab() -> set[tuple[str, str]]:
+    """(page, command) of each `lab …` in a console block, and of each in backquotes in running text."""
+    found = {
+        (block.page.name, one) for block in BLOCKS for command in block.commands for one in re.split(r"&&|\|", command)
+    }
+    for page in PAGES:
+        text = FENCED.sub("", page.read_text(encoding="utf-8"))
+        found |= {(page.name, one) for one in re.findall(r"`(lab [a-z][^`]*)`", text)}
+    return {(page, one.strip()) for page, one in found if one.strip().startswith("lab ")}
+
+
+@pytest.mark.parametrize(("page", "call"), sorted(_calls_of_lab()))
+def test_a_command_that_is_named_exists_with_these_options(page, call):
+    words = shlex.split(call.partition(" -- ")[0], comments=True)[1:]
+    if not words or words[0].startswith("-") or words[0].isupper():
+        return
+    group = ["dev"] if words[0] == "dev" else ["cohort"] if words[0] == "cohort" else []
+    named = words[: 1 + len(group)]
+    if len(named) == len(group):
+        return
+    told = _help(*named)
+    for option in (word for word in words if word.startswith("-") and len(word) > 1):
+        assert option.partition("=")[0] in told, f"{page}: lab {' '.join(named)} has no {option}"
+
+
+def test_commands_stand_in_blocks_that_are_run():
+    """A `lab` command in another kind of fence would escape these tests."""
+    for page in PAGES:
+        for language, text in FENCED.findall(page.read_text(encoding="utf-8")):
+            if language in ("", "sh", "bash", "shell"):
+                assert not re.search(r"^\s*(?:\$ )?lab [a-z]", text, re.MULTILINE), (
+                    f"{page.name}: use ```console\n{text}"
+                )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_a_page_compiles_and_its_names_exist(page):
+    import bottleneck_lab
+
+    for language, text in FENCED.findall(page.read_text(encoding="utf-8")):
+        if language == "python":
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and node.module == "bottleneck_lab":
+                    assert {name.name for name in node.names} <= set(bottleneck_lab.__all__), page.name
