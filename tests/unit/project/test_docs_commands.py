@@ -25,7 +25,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 CAPTURES = ROOT / "datasets" / "captures"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"((?:^ *<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 INSTALLERS = ("pip", "uv", "pipx", "make", "docker", "git", "apt-get")
 """Programs that a reader runs once and a test must not: what they install or build is tested elsewhere (test_wheel.py, CI)."""
@@ -121,10 +121,8 @@ def _run(reader, block: Block) -> None:
     commands = [command for command in block.commands if shlex.split(command, comments=True)[0] not in INSTALLERS]
     if not commands:
         pytest.skip("it installs or builds")
-    for command in commands:
-        done = reader(command)
-        expected = block.status if command == commands[-1] else 0
-        assert done.returncode == expected, f"{command}\n{done.stdout}{done.stderr}"
+    done = reader("\n".join(["set -e", *commands]))
+    assert done.returncode == block.status, f"{done.stdout}{done.stderr}"
 
 
 def _marked(blocks: list[Block]) -> list[object]:
@@ -155,7 +153,10 @@ def _help(*words: str) -> str:
 def _calls_of_lab() -> set[tuple[str, str]]:
     """(page, command) of each `lab …` in a console block, and of each in backquotes in running text."""
     found = {
-        (block.page.name, one) for block in BLOCKS for command in block.commands for one in re.split(r"&&|\|", command)
+        (block.page.name, one)
+        for block in BLOCKS
+        for command in block.commands
+        for one in re.split(r" && | \| ", command)
     }
     for page in PAGES:
         text = FENCED.sub("", page.read_text(encoding="utf-8"))
