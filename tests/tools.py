@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from bottleneck_lab.measure.sandbox.process import bubblewrap
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 
 
 def browser_path() -> str | None:

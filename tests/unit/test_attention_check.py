@@ -17,9 +17,10 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import KIND, kernels
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
 from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import Limits, bubblewrap
-from bottleneck_lab.measure.tools import find_tool
+from bottleneck_lab.measure.sandbox.process import Limits
+from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def sanitizer(tmp_path, monkeypatch):
             + ("exit 1\n" if broken else "! grep -q WRONG attention.cu\n")
         )
         tool.chmod(0o755)
-        monkeypatch.setattr(kernels, "find_tool", lambda _name: tool)
+        monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
 
     return make
 
@@ -115,7 +116,7 @@ def test_a_kernel_with_stray_accesses_or_races_is_refused(context, sanitizer, me
 def test_what_the_sanitizer_found_or_could_not_tell_is_noted(context, sanitizer, monkeypatch):
     sanitizer(memcheck=CLEAN, racecheck=CLEAN)
     assert kernels.refuse_stray_accesses(context)[1] == "compute-sanitizer (racecheck) found nothing."
-    monkeypatch.setattr(kernels, "find_tool", lambda _name: None)
+    monkeypatch.setattr(kernels, "find_program", lambda _name: None)
     assert "not looked for: compute-sanitizer is not installed" in kernels.refuse_stray_accesses(context)[0]
     context.device = "cpu"
     assert kernels.refuse_stray_accesses(context) == []
@@ -324,7 +325,7 @@ def test_on_a_cpu_the_libraries_are_not_even_there(context):
 # ---- Machine code ----
 
 
-@pytest.mark.skipif(find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.skipif(find_program("nvcc") is None or find_program("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 def test_the_machine_code_of_what_was_run_is_part_of_the_verdict(context, cubins):
     place = context.submission / ".triton" / "cache" / "x"
     place.mkdir(parents=True)

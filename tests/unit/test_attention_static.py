@@ -7,22 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck_lab import programs
 from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.measure import tools
 from bottleneck_lab.measure.kinds.speedup import static_check
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, compile_library, complaint
 from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, check_source
-from bottleneck_lab.measure.tools import find_tool, require_tool
+from bottleneck_lab.programs import find_program, require_program
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
 WGMMA = ROOT / "tests" / "variants" / "fused-attention" / "wgmma" / "attention.cu"
 
-needs_nvcc = pytest.mark.skipif(find_tool("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
-needs_gxx = pytest.mark.skipif(find_tool("g++") is None, reason="needs g++")
-needs_disassembler = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm, which comes with Triton")
+needs_nvcc = pytest.mark.skipif(find_program("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
+needs_gxx = pytest.mark.skipif(find_program("g++") is None, reason="needs g++")
+needs_disassembler = pytest.mark.skipif(
+    find_program("nvdisasm") is None, reason="needs nvdisasm, which comes with Triton"
+)
 
 RESOURCES = """
 Resource usage:
@@ -125,9 +127,9 @@ def test_complaints_of_nvcc_are_read_too(tmp_path):
 
 def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(tools, "_folders", lambda: iter(()))
+    monkeypatch.setattr(programs, "_folders", lambda: iter(()))
     with pytest.raises(MachineError) as caught:
-        require_tool("nvcc")
+        require_program("nvcc")
     assert "bottleneck-lab[nvcc]" in caught.value.remedy
 
 
@@ -155,7 +157,14 @@ def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
     binding = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(binding)
     built = tmp_path / "kernel.o"
-    command = [find_tool("nvcc"), *binding.CUDA_COMPILER, "-Xptxas", "-v", "-gencode", "arch=compute_90a,code=sm_90a"]
+    command = [
+        find_program("nvcc"),
+        *binding.CUDA_COMPILER,
+        "-Xptxas",
+        "-v",
+        "-gencode",
+        "arch=compute_90a,code=sm_90a",
+    ]
     done = subprocess.run([*command, "-c", WGMMA, "-o", built], capture_output=True, text=True, check=True)
     assert "serialized" not in done.stderr + done.stdout  # ptxas says so when it has to wait for each product
     binding._refuse_libraries(WGMMA, built)

@@ -20,9 +20,10 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap, bubblewrap_problem, how_to_allow
 from bottleneck_lab.measure.sandbox.cgroup import own_group
-from bottleneck_lab.measure.tools import find_tool
 from bottleneck_lab.needs import dali_build, dali_extra, install_command, require_linux, require_packages
+from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home
 
@@ -52,7 +53,7 @@ def examine() -> list[Finding]:
     Never raises for what is missing.
     """
     anywhere: tuple[Callable[[], list[Finding]], ...] = (_python, _packages)
-    probes = (*anywhere, _gpu, _tools, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
+    probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
     return [finding for probe in probes for finding in probe()]
 
 
@@ -175,65 +176,33 @@ def _counters() -> Finding:
     )
 
 
-def _tool(name: str, command: list[str], unlocks: str, remedy: str) -> Finding:
-    path = find_tool(command[0])
+def _program(name: str, option: str, unlocks: str) -> Finding:
+    """A program with the last line that it prints of its version."""
+    path = find_program(name)
     if path is None:
-        return Finding(name, False, "not installed", unlocks, "optional", remedy)
-    line = _output(str(path), *command[1:])
+        return Finding(name, False, "not installed", unlocks, "optional", how_to_get(name))
+    line = _output(str(path), option)
     if line is None:
-        return Finding(name, False, f"`{' '.join(command)}` fails", unlocks, "optional", remedy)
+        return Finding(name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name))
     return Finding(name, True, line, unlocks, "optional")
 
 
-def _tools() -> list[Finding]:
-    nvidia = "Install it from NVIDIA's CUDA repository: `apt-get install {}`."
+def _programs() -> list[Finding]:
     return [
-        _tool(
-            "nsys",
-            ["nsys", "--version"],
-            "`lab profile --tool nsys`: the timeline of the whole system",
-            nvidia.format("nsight-systems"),
-        ),
-        _tool(
-            "ncu",
-            ["ncu", "--version"],
-            "`lab profile --tool ncu`: one kernel's counters",
-            nvidia.format("nsight-compute"),
-        ),
-        _tool(
-            "compute-sanitizer",
-            ["compute-sanitizer", "--version"],
-            "finding races and stray reads",
-            nvidia.format("cuda-sanitizer"),
-        ),
-        _tool("g++", ["g++", "-dumpfullversion"], "lab `fused-attention` on a CPU", "apt-get install g++"),
-        _compiler(),
+        _program("nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"),
+        _program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
+        _program("compute-sanitizer", "--version", "finding races and out-of-bounds accesses"),
+        _program("g++", "-dumpfullversion", "lab `fused-attention` on a CPU"),
+        _program("nvcc", "--version", "writing CUDA C++ kernels and reading their machine code"),
     ]
-
-
-def _compiler() -> Finding:
-    unlocks = "writing CUDA C++ kernels and reading their machine code"
-    if shutil.which("nvcc"):
-        return _tool("nvcc", ["nvcc", "--version"], unlocks, "")
-    for name in ("nvidia-cuda-nvcc", "cuda-toolkit"):
-        found = _package("nvcc", name, unlocks, "optional", "")
-        if found.present:
-            return Finding("nvcc", True, f"{found.found} (pip's {name})", unlocks, "optional")
-    return Finding("nvcc", False, "not installed", unlocks, "optional", install_command("nvcc"))
 
 
 def _isolation() -> list[Finding]:
     unlocks = "running your code with no network and no view of your files during a check"
-    if shutil.which("bwrap") is None:
-        sandbox = Finding("bubblewrap", False, "not installed", unlocks, "recommended", "apt-get install bubblewrap")
-    elif _output("bwrap", "--ro-bind", "/", "/", "--unshare-user", "true") is None:
-        remedy = "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in Docker, a seccomp profile that permits them)."
-        sandbox = Finding(
-            "bubblewrap", False, "installed, but may not make a namespace", unlocks, "recommended", remedy
-        )
-    else:
-        sandbox = Finding("bubblewrap", True, _output("bwrap", "--version") or "works", unlocks, "recommended")
-    return [sandbox, _cgroup()]
+    if problem := bubblewrap_problem():
+        return [Finding("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
+    version = _output(str(bubblewrap()), "--version") or "works"
+    return [Finding("bubblewrap", True, version, unlocks, "recommended"), _cgroup()]
 
 
 def _cgroup() -> Finding:

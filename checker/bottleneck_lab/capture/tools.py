@@ -15,7 +15,7 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.tools import find_tool
+from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.trace import load
 
 TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
@@ -34,24 +34,15 @@ _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
     "ncu": ("ncu", ncu.record),
     "sanitizer": ("compute-sanitizer", sanitizer.record),
 }
-_PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
-_GET = {
-    "nsys": "the CUDA toolkit brings it, NVIDIA's repository has `nsight-systems`, Debian's non-free component `nsight-systems`",
-    "ncu": "the CUDA toolkit brings it, NVIDIA's repository has `nsight-compute`, Debian's non-free component `nsight-compute`",
-    "compute-sanitizer": "the CUDA toolkit brings it, NVIDIA's repository has `cuda-sanitizer`",
-}
 
 
 def locate(executable: str) -> str:
     """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works without."""
-    found = find_tool(executable)
-    if found is None:
-        newest = [path / executable for place in _PLACES for path in sorted(Path("/").glob(place[1:]), reverse=True)]
-        found = next((path for path in newest if path.is_file()), None)
+    found = find_program(executable)
     if found is None:
         raise MachineError(
             f"{executable} is not installed here, neither on PATH nor where CUDA puts it.",
-            f"To get it: {_GET[executable]} (docs/capture.md). Without it, `lab profile --tool torch` works, and `--tool memory`.",
+            f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory` work.",
         )
     return str(found)
 

@@ -17,7 +17,8 @@ from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.measure.sandbox.process import bubblewrap, shown
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.process import shown
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, record, submission

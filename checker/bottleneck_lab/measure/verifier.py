@@ -18,10 +18,11 @@ from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.sandbox.bubblewrap import require_sandbox
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import require_sandbox, too_much_below
+from bottleneck_lab.measure.sandbox.process import too_much_below
 from bottleneck_lab.measure.submission import collect
-from bottleneck_lab.measure.tools import require_tool
+from bottleneck_lab.programs import require_program
 
 ENOUGH_BYTES = 256 << 20
 """Free at first, room enough for all that the verifier and the reference write."""
@@ -120,7 +121,7 @@ def _measure(
         if sandbox_required:
             require_sandbox()
         for tool in context.settings.tools:
-            require_tool(tool)
+            require_program(tool)
         ended.measured = kind.measure(context)
     except LearnerFault as fault:
         ended.stopped, ended.measured = _blame(fault, specs)

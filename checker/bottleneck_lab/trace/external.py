@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 from bottleneck_lab.errors import CaptureError
-
-
-def find_tool(name: str) -> str | None:
-    """The path of a tool on PATH, None where there is none."""
-    return shutil.which(name)
 
 
 def run_tool(command: list[str], source: Path, limit_s: int) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.needs import install_command
+from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.counters import KernelCounters
-from bottleneck_lab.trace.external import find_tool, run_tool
+from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.timeline import DeviceInfo, DeviceTable, HostTable, Kind, MemoryTable, Timeline, make_table
 
 SIZE_LIMIT_BYTES = 512 << 20
@@ -68,13 +69,15 @@ def load_ncu_report(path: Path) -> Timeline:
     """From a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where only that is installed."""
     if importlib.util.find_spec("ncu_report") is not None:
         return as_timeline(_read_report(path), path)
-    tool = find_tool("ncu")
+    tool = find_program("ncu")
     if tool is None:
         raise CaptureError(
             f"{path.name} needs NVIDIA's reader.",
             f"Run `{install_command('ncu')}`, or export with `ncu --import FILE --csv --page raw --print-units base`.",
         )
-    text = run_tool([tool, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"], path, limit_s=120)
+    text = run_tool(
+        [str(tool), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"], path, limit_s=120
+    )
     return as_timeline(parse_csv(text, path), path)
 
 

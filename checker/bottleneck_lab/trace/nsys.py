@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.allocator import give_back
-from bottleneck_lab.trace.external import find_tool, run_tool
+from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
@@ -280,7 +281,7 @@ def _value(name: str, there: set[str], default: int) -> str:
 
 def load_nsys_report(path: Path) -> Timeline:
     """From a .nsys-rep, exported to SQLite by the nsys that is installed."""
-    tool = find_tool("nsys")
+    tool = find_program("nsys")
     if tool is None:
         raise CaptureError(
             f"{path.name} can only be read by nsys, which is not installed.",
@@ -289,7 +290,7 @@ def load_nsys_report(path: Path) -> Timeline:
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
         target = Path(folder) / "export.sqlite"
         said = run_tool(
-            [tool, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", str(target), str(path)],
+            [str(tool), "export", "--type", "sqlite", "--force-overwrite", "true", "-o", str(target), str(path)],
             path,
             EXPORT_LIMIT_S,
         )

@@ -88,7 +88,7 @@ def test_the_sanitizer_s_report_is_the_capture(stand_in, request_):
 
 
 def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, SANITIZER)))
+    monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, SANITIZER)))
     lab, out = find_lab("fused-attention"), tmp_path / "out"
     out.mkdir()
     tools.profile_with(lab, lab.path, "cuda", "sanitizer", data=tmp_path, out=out, progress=lambda *_: None)
@@ -106,7 +106,7 @@ def test_a_tool_that_left_nothing_is_an_error_though_it_exits_0(stand_in, reques
 
 
 def test_a_capture_is_described_without_naming_the_host(stand_in, request_, monkeypatch):
-    monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, NSYS)))
+    monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NSYS)))
     monkeypatch.setenv("TOKEN", "hunter2")
     captured = tools.record("nsys", request_)
     tools.describe(captured, "nsys", request_.out, program=["echo"])
@@ -119,8 +119,7 @@ def test_a_capture_is_described_without_naming_the_host(stand_in, request_, monk
 
 
 def test_a_missing_or_unknown_tool_is_said_with_its_remedy(monkeypatch):
-    monkeypatch.setattr(tools, "find_tool", lambda _name: None)
-    monkeypatch.setattr(tools, "_PLACES", ())
+    monkeypatch.setattr(tools, "find_program", lambda _name: None)
     for tool in ("nsys", "ncu", "sanitizer"):
         with pytest.raises(MachineError) as caught:
             tools.locate_tool(tool)
@@ -152,7 +151,7 @@ class TestOfALab:
 
     def test_the_command_is_shown_and_can_be_run_by_hand(self, stand_in, tmp_path, request_, monkeypatch):
         monkeypatch.setenv("HOMES", str(tmp_path / "homes"))
-        monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, NCU)))
+        monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NCU)))
         trace, shown = self.profiled("ncu", tmp_path, request_.out)
         assert trace.name == "report.csv"
         (line,) = shown
@@ -166,7 +165,7 @@ class TestOfALab:
     def test_a_report_without_a_timeline_does_not_become_the_latest_capture(
         self, stand_in, tmp_path, request_, monkeypatch
     ):
-        monkeypatch.setattr(tools, "find_tool", lambda name: Path(stand_in(name, NSYS)))
+        monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NSYS)))
         with pytest.raises(CaptureError, match="nothing that a timeline can be made of") as caught:
             self.profiled("nsys", tmp_path, request_.out)
         assert "--tool torch" in caught.value.remedy

@@ -24,7 +24,8 @@ from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.channel.wire import Kind
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox import pid1, process
-from bottleneck_lab.measure.sandbox.process import Limits, Paths, bubblewrap
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.process import Limits, Paths
 
 from ...processes import lives, soon
 
@@ -630,7 +631,7 @@ def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_c
     driver, toolkit = tmp_path / "driver", tmp_path / "toolkit"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{driver}::relative")
-    monkeypatch.setattr(process, "find_tool", lambda _name: toolkit / "bin" / "nvcc")
+    monkeypatch.setattr(process, "find_program", lambda _name: toolkit / "bin" / "nvcc")
     own = {"CUDA_VISIBLE_DEVICES": "3", "LD_LIBRARY_PATH": str(driver), "CUDA_HOME": str(toolkit)}
     on_gpu, on_cpu = (process.worker_environment(Paths(tmp_path), 1, gpu=gpu) for gpu in (True, False))
     assert {name: on_gpu.get(name) for name in own} == own

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import resource
-import shutil
 import signal
 import stat
 import subprocess
@@ -22,27 +21,15 @@ from typing import NamedTuple
 import psutil
 
 from bottleneck_lab.catalog import FailReason
-from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.sandbox import pid1, supervisor
+from bottleneck_lab.measure.sandbox.bubblewrap import SYSTEM, bubblewrap, namespaces
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.children import lower_limit
 from bottleneck_lab.measure.sandbox.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.sandbox.namespace import Namespace, Silent
 from bottleneck_lab.measure.sandbox.seccomp import refuse_calls
-from bottleneck_lab.measure.tools import find_tool
+from bottleneck_lab.programs import find_program
 
-_SYSTEM = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/sys",
-]
 LOG_TAIL_BYTES = 64 << 10
 MAX_FILES, MAX_DEPTH = 20_000, 100
 """What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
@@ -94,34 +81,6 @@ class Paths:
 
 
 @cache
-def bubblewrap() -> str | None:
-    """The path of a bubblewrap that works here, or None."""
-    path = shutil.which("bwrap")
-    if path is None:
-        return None
-    test = [path, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
-    return path if subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0 else None
-
-
-def require_sandbox() -> None:
-    """Raises MachineError where bubblewrap does not work: code that may do harm does not run without it."""
-    if bubblewrap() is None:
-        raise MachineError(
-            "This code may do harm, so it runs only inside a sandbox, and bubblewrap does not work here.",
-            "Install it with `apt-get install bubblewrap`; `lab doctor` says whether it works.",
-        )
-
-
-@cache
-def _no_namespaces_below() -> list[str]:
-    """The option that keeps what runs in the sandbox from making another one, in which it would be root; since bubblewrap 0.8."""
-    option = ["--unshare-user", "--disable-userns"]
-    test = [str(bubblewrap()), *option, "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    works = subprocess.run(test, capture_output=True, check=False, timeout=20).returncode == 0
-    return option[1:] if works else []
-
-
-@cache
 def python_folders() -> list[str]:
     """What an isolated Python needs: itself, and every folder it imports from, also those that a .pth file names."""
     told = subprocess.run(
@@ -137,21 +96,12 @@ def python_folders() -> list[str]:
 
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
-    command = [str(bubblewrap()), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    command += [
-        *_no_namespaces_below(),
-        "--unshare-cgroup-try",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-    ]
-    command += ["--proc", "/proc", "--dev", "/dev"]  # first: what follows may lie below them
+    command = namespaces()[:]  # first /proc and /dev: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     weights = torch_home()
     readable = [*paths.readable, weights, *([*_driver_libraries(), _cuda_toolkit()] if gpu else [])]
-    for folder in [*_SYSTEM, *python_folders(), *map(str, filter(None, readable))]:
+    for folder in [*SYSTEM, *python_folders(), *map(str, filter(None, readable))]:
         command += ["--ro-bind-try", folder, folder]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
     for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]):
@@ -178,7 +128,7 @@ def sandboxed(
 def shown(path: Path, readable: list[Path]) -> bool:
     """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is shown to it."""
     folders = [
-        *_SYSTEM,
+        *SYSTEM,
         *python_folders(),
         *map(str, readable),
         *([str(weights)] if (weights := torch_home()) else []),
@@ -200,7 +150,7 @@ def _driver_libraries() -> list[Path]:
 
 def _cuda_toolkit() -> Path | None:
     """The folder of the CUDA compiler that this machine has, if it has one."""
-    compiler = find_tool("nvcc")
+    compiler = find_program("nvcc")
     return compiler.resolve().parents[1] if compiler else None
 
 

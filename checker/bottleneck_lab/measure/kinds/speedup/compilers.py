@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.sandbox.children import lower_limit
-from bottleneck_lab.measure.tools import require_tool
+from bottleneck_lab.programs import require_program
 
 COMPILE_S = 120
 """Longest time a compiler may take: an edit-compile-check loop is meant to take seconds."""
@@ -37,12 +37,12 @@ def _version(tool: Path) -> str:
 def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
     """Machine code of a .cu file for one architecture (`80`, `90a`). Raises UsageError for an error in the source, MachineError without nvcc."""
     command = ["-O3", "-std=c++17", "-lineinfo", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin"]
-    return _compile(require_tool("nvcc"), command, source, f".sm_{arch}.cubin", folder)
+    return _compile(require_program("nvcc"), command, source, f".sm_{arch}.cubin", folder)
 
 
 def compile_library(source: Path, options: list[str], folder: Path | None = None) -> Path:
     """A shared library of a .cpp file. Raises UsageError for an error in the source, MachineError without g++."""
-    return _compile(require_tool("g++"), [*options, "-shared", "-fPIC"], source, ".so", folder)
+    return _compile(require_program("g++"), [*options, "-shared", "-fPIC"], source, ".so", folder)
 
 
 def _compile(tool: Path, options: list[str], source: Path, suffix: str, folder: Path | None) -> Path:

@@ -28,7 +28,7 @@ from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, read
 from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
 from bottleneck_lab.measure.sandbox.process import Limits, Paths, Worker, printable, sandboxed
 from bottleneck_lab.measure.submission import collect
-from bottleneck_lab.measure.tools import find_tool
+from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 
 SANITIZER = "compute-sanitizer"
@@ -50,7 +50,7 @@ def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
     program = context.settings.sanitize
     if program is None or context.device != "cuda":
         return []
-    tool = find_tool(SANITIZER)
+    tool = find_program(SANITIZER)
     if tool is None:
         return [f"Out-of-bounds accesses and races were not looked for: {SANITIZER} is not installed here."]
     folder = context.janitor.folder / "sanitized"

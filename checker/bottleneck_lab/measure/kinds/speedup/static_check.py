@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from bottleneck_lab.analysis.machine_code import KernelReport, read_reports
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
-from bottleneck_lab.measure.tools import require_tool
+from bottleneck_lab.programs import find_program, require_program
 
 READ_S = 120
 
@@ -29,8 +28,8 @@ def check_binary(binary: Path, around: Around = lambda command: command) -> list
 
 
 def _output(option: str, binary: Path, around: Around) -> str:
-    path = f"{require_tool('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
-    command = around(["env", f"PATH={path}", str(require_tool("cuobjdump")), option, str(binary)])
+    path = f"{require_program('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
+    command = around(["env", f"PATH={path}", str(require_program("cuobjdump")), option, str(binary)])
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=READ_S)
     if done.returncode:
         raise CaptureError(
@@ -41,7 +40,7 @@ def _output(option: str, binary: Path, around: Around) -> str:
 
 def readable(name: str) -> str:
     """A kernel's name as it was written, where binutils can tell; else as the compiler mangled it."""
-    filt = shutil.which("c++filt")
+    filt = find_program("c++filt")
     if filt is None:
         return name
     done = subprocess.run([filt, "--no-params", name], capture_output=True, text=True, check=False, timeout=10)

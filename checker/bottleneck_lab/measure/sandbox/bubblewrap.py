@@ -1,0 +1,93 @@
+"""Whether bubblewrap works on this machine: the one probe, which tries what a check needs of it."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.programs import find_program, how_to_get
+
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/sys",
+)
+"""The folders of the system that code in a sandbox may read."""
+
+_NAMESPACES = (
+    *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+)
+_MOUNTS = ("--proc", "/proc", "--dev", "/dev")
+_PROBE_S = 20
+
+
+@cache
+def bubblewrap() -> str | None:
+    """The path of a bubblewrap that works here, or None."""
+    return None if bubblewrap_problem() else str(find_program("bwrap"))
+
+
+@cache
+def bubblewrap_problem() -> str:
+    """Why bubblewrap cannot hold the code of a check here; empty where it can."""
+    path = find_program("bwrap")
+    if path is None:
+        return "not installed"
+    try:
+        _try(str(path))
+    except subprocess.TimeoutExpired:
+        return f"installed, but did not start anything within {_PROBE_S} s"
+    except subprocess.CalledProcessError as error:
+        return f"installed, but refused: {(error.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    return ""
+
+
+def require_sandbox() -> None:
+    """Raises MachineError where bubblewrap does not work: code that may do harm does not run without it."""
+    if problem := bubblewrap_problem():
+        raise MachineError(
+            f"This code may do harm, so it runs only in a sandbox, and bubblewrap does not work here ({problem}).",
+            how_to_allow(),
+        )
+
+
+def how_to_allow() -> str:
+    """What to do where bubblewrap does not work."""
+    if find_program("bwrap") is None:
+        return how_to_get("bwrap")
+    return (
+        "Allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`, or in Docker a seccomp profile that permits them "
+        "and `--security-opt systempaths=unconfined`."
+    )
+
+
+@cache
+def namespaces() -> list[str]:
+    """bubblewrap with namespaces of their own for users, processes, network and the rest, and fresh /proc and /dev: the start of a command line."""
+    path = str(bubblewrap())
+    return [path, *_NAMESPACES, *_no_namespaces_below(path), *_MOUNTS]
+
+
+def _no_namespaces_below(path: str) -> list[str]:
+    """The option that keeps what runs in the sandbox from making another one, in which it would be root; since bubblewrap 0.8."""
+    try:
+        _try(path, "--disable-userns")
+    except subprocess.SubprocessError:
+        return []
+    return ["--disable-userns"]
+
+
+def _try(path: str, *options: str) -> None:
+    """Runs `true` in a sandbox as a check makes it. Raises CalledProcessError, TimeoutExpired."""
+    mounts = [word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)]
+    command = [path, *_NAMESPACES, *options, *_MOUNTS, "--tmpfs", "/tmp", *mounts, "--remount-ro", "/", "--", "true"]
+    subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=_PROBE_S)

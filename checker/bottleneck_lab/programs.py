@@ -1,0 +1,59 @@
+"""The programs of other makers that the labs use: where they are on this machine, and how to get one that is not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.needs import install_command
+
+_NVIDIA = "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}` (docs/capture.md)."
+_HOW_TO_GET = {
+    "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",
+    "nvcc": "Run `{pip_nvcc}`, or put the bin folder of a CUDA toolkit on PATH.",
+    "cuobjdump": "Run `{pip_nvcc}`; Triton brings it too.",
+    "nvdisasm": "Run `{pip_nvcc}`; Triton brings it too.",
+    "nsys": _NVIDIA.format("nsight-systems"),
+    "ncu": _NVIDIA.format("nsight-compute"),
+    "compute-sanitizer": _NVIDIA.format("cuda-sanitizer"),
+    "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
+}
+_PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
+"""Where NVIDIA's own packages put the profilers; the newest version is taken."""
+
+
+def how_to_get(name: str) -> str:
+    """What to do where the program `name` is missing, as a sentence."""
+    return _HOW_TO_GET.get(name, f"Install {name}.").format(pip_nvcc=install_command("nvcc"))
+
+
+def find_program(name: str) -> Path | None:
+    """The program `name`, or None: on PATH, in a CUDA toolkit, among Python's packages, or where NVIDIA's own packages put it."""
+    found = shutil.which(name)
+    candidates = (folder / name for folder in _folders())
+    return Path(found) if found else next((path for path in candidates if os.access(path, os.X_OK)), None)
+
+
+def require_program(name: str) -> Path:
+    """The same. Raises MachineError that says how to get it."""
+    if (path := find_program(name)) is None:
+        raise MachineError(f"{name} is not installed here.", how_to_get(name))
+    return path
+
+
+def _folders() -> Iterator[Path]:
+    """Where programs may be besides PATH."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield Path(home) / "bin"
+    for packages in map(Path, dict.fromkeys([sysconfig.get_path("purelib"), *filter(None, sys.path)])):
+        yield from sorted((packages / "nvidia").glob("cu[0-9]*/bin"), reverse=True)
+        yield packages / "triton" / "backends" / "nvidia" / "bin"
+    yield Path("/usr/local/cuda/bin")
+    for place in _PLACES:
+        yield from sorted(Path("/").glob(place[1:]), reverse=True)
