@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.host import BUSY_LAUNCHING_NS
 from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse
+from bottleneck_lab.analysis.lines import LineRow
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.ranks import Straggler
@@ -39,6 +40,10 @@ FP32_SHARE = 0.30
 LAYOUT_SHARE = 0.10
 STEP_SPREAD = 0.25
 SMALL_SHARE = 0.30
+SITE_SHARE = 0.30
+MANY_CALLS = 100
+"""So many calls of operators from one line in one step are a loop that could be one operator."""
+LONG_CALL_NS = 100_000
 SMALL_NS = 10_000
 """An operator whose call takes less than this on the CPU spends most of it on being called, not on its numbers."""
 
@@ -80,6 +85,7 @@ class Evidence(msgspec.Struct, frozen=True):
     step_ns: list[int]
     steps: int
     wall_ns: int
+    lines: list[LineRow] = []
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
@@ -158,16 +164,56 @@ def _small_operators(seen: Evidence) -> list[Finding]:
     between = _cause_share(seen, "launch")
     small = [row for row in seen.operators if row.self_ns < SMALL_NS * row.calls]
     calling = sum(row.self_ns for row in small) / (_time(seen) or 1)
-    if between < IDLE_SHARE and calling < SMALL_SHARE:
+    site, where = _repeated_calls(seen)
+    overhead = between >= IDLE_SHARE or calling >= SMALL_SHARE
+    if not overhead and site < SITE_SHARE:
         return []
-    calls = sum(row.calls for row in small)
     evidence = (
-        f"For {between:.0%} of the time no operator ran: Python went from one to the next. Another {calling:.0%} went to {calls} calls of operators that "
-        f"take under {SMALL_NS / 1e3:.0f} us each, which is mostly the cost of the call."
+        f"For {between:.0%} of the time no operator ran: Python went from one to the next. Another {calling:.0%} went to {sum(row.calls for row in small)} "
+        f"calls of operators that take under {SMALL_NS / 1e3:.0f} us each, which is mostly the cost of the call."
     )
     advice = "Replace loops of small operators by one operator on a larger tensor, or by torch.compile; take other Python work out of the step."
-    title = "Calling small operators takes the time"
-    return [_finding("python-overhead", title, evidence, "launch-bound", advice, between + calling, at_most=False)]
+    if not where:
+        advice += " Record with --stack to see the line."
+    id_, title = (
+        ("python-overhead", "Calling small operators takes the time")
+        if overhead
+        else ("many-calls", "One place calls operator after operator")
+    )
+    share = max(between + calling if overhead else 0.0, site)
+    return [
+        _finding(
+            id_,
+            title,
+            " ".join([evidence] * overhead + [where] * bool(where)),
+            "launch-bound",
+            advice,
+            share,
+            at_most=False,
+        )
+    ]
+
+
+def _repeated_calls(seen: Evidence) -> tuple[float, str]:
+    """(share of the time, a sentence) of the function whose lines call most operators, each many times a step; with the operators' backward."""
+    steps, time = max(seen.steps, 1), _time(seen) or 1
+    sites: dict[str, list[LineRow]] = {}
+    for row in seen.lines:
+        if row.exact and row.operators >= MANY_CALLS * steps and row.operator_ns < LONG_CALL_NS * row.operators:
+            sites.setdefault(row.line.partition("(")[0] + row.line.rpartition(":")[2], []).append(row)
+    costs = {site: sum(row.host_ns + row.backward_ns for row in rows) for site, rows in sites.items()}
+    if not costs:
+        return 0.0, ""
+    rows = sites[max(costs, key=costs.__getitem__)]
+    share = max(costs.values()) / time
+    lines = sorted(row.line for row in rows)
+    calls = sum(row.operators for row in rows) / steps
+    others = f" and {len(lines) - 1} more line{'s' * (len(lines) > 2)} of it" if len(lines) > 1 else ""
+    back = sum(row.backward_ns for row in rows) / time
+    return (
+        share,
+        f"{lines[0]}{others} calls {calls:.0f} operators a step: {share:.0%} of the time, {back:.0%} of it in their backward.",
+    )
 
 
 def _host(seen: Evidence) -> list[Finding]:
@@ -401,7 +447,8 @@ def _dominant(seen: Evidence) -> list[Finding]:
     top = max(seen.operators, key=lambda o: o.self_ns)
     share = top.self_ns / (_time(seen) or 1)
     small = top.self_ns < SMALL_NS * top.calls
-    if share < DOMINANT_SHARE or small or _MATRIX_WORK.search(top.name):
+    named = _repeated_calls(seen)[0] >= share  # the line that calls it says more
+    if share < DOMINANT_SHARE or small or named or _MATRIX_WORK.search(top.name):
         return []
     evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {top.self_ns / top.calls / 1e3:.1f} us."
     advice = "Make it cheaper (lower precision, channels_last, a fused or compiled form), call it less often, or on smaller tensors."
@@ -470,6 +517,7 @@ FINDING_IDS = (
     "input-starved",
     "launch-bound",
     "python-overhead",
+    "many-calls",
     "host-stalls",
     "host-operators",
     "sleeping",

@@ -1,9 +1,8 @@
-"""Which operators, and which lines of Python, the time goes to."""
+"""Which operators the time goes to, and which call tree they stand in."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -12,10 +11,6 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis.nesting import Tree, narrow, nest
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
-
-_LIBRARY = re.compile(
-    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
-)
 
 
 class OperatorRow(msgspec.Struct, frozen=True):
@@ -29,15 +24,6 @@ class OperatorRow(msgspec.Struct, frozen=True):
     device_total_ns: int
     share: float
     """Of all device self time; of all operators' self time where the CPU is the device."""
-
-
-class LineRow(msgspec.Struct, frozen=True):
-    """A place in the user's own Python, "file.py(line): function", with the operator and device time under it and not under a deeper such place."""
-
-    line: str
-    calls: int
-    host_ns: int
-    device_ns: int
 
 
 OPERATOR, RUNTIME, PYTHON = range(3)
@@ -198,26 +184,3 @@ def _inside_same_name(name: SmallInts, parent: SmallInts) -> NDArray[np.bool_]:
         rows, above = rows[~same], parent[above[~same]]
         rows, above = rows[above >= 0], above[above >= 0]
     return inside
-
-
-def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
-    """The user's own lines by device time and then host time. Empty unless the capture was made with stacks."""
-    python = timeline.python
-    if not (calls.layer == PYTHON).any():
-        return []
-    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[python.name]
-    rows, name, duration = calls.rows(PYTHON)[own], python.name[own], (python.end - python.start)[own]
-    layer = np.full(len(calls.layer), -1, dtype=np.int8)
-    layer[rows] = PYTHON
-    nearest = nearest_above(replace(calls, layer=layer), PYTHON)
-    above = nearest[rows]
-    inside = np.bincount(above[above >= 0], weights=duration[above >= 0], minlength=len(layer)).astype(np.int64)
-    host = np.maximum(duration - inside[rows], 0)
-    device = np.zeros(len(layer), dtype=np.int64)
-    launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
-    np.add.at(device, nearest[launched], calls.device_ns[launched])
-    count = len(timeline.strings)
-    host_by, device_by = (np.bincount(name, weights=v, minlength=count).astype(np.int64) for v in (host, device[rows]))
-    times = np.bincount(name, minlength=count)
-    best = [i for i in np.lexsort((-host_by, -device_by))[:top].tolist() if times[i]]
-    return [LineRow(timeline.strings[i], int(times[i]), int(host_by[i]), int(device_by[i])) for i in best]

@@ -11,8 +11,9 @@ import numpy as np
 from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.findings import Evidence, Finding, find_findings
 from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse, find_kernels, find_launches
+from bottleneck_lab.analysis.lines import LineRow, find_lines
 from bottleneck_lab.analysis.memory import MemoryUse, find_memory
-from bottleneck_lab.analysis.operators import LineRow, OperatorRow, build_calls, find_lines, find_operators
+from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_operators
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
@@ -80,6 +81,7 @@ def summarise(timeline: Timeline) -> Summary:
         kernels=find_kernels(inside),
         copies=find_copies(inside),
         syncs=syncs,
+        lines=lines,
         launches=find_launches(inside),
         memory=find_memory(inside),
         stragglers=find_stragglers(timeline),

@@ -17,6 +17,8 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.needs import install_command
 
 TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
+SILENT = "6"
+"""Above all of Kineto's levels: it otherwise prints lines of its own among the program's."""
 _SCRIPT = Path(__file__).with_name("script.py")
 
 
@@ -44,7 +46,7 @@ def record(request: Request) -> Captured:
     """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the reason."""
     line = command(request, sys.executable)
     request.announce(typed(line, request))
-    ended = run(request, line)
+    ended = run(request, line, {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", SILENT)})
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(request.out.glob("outcome*.json"))]
     files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
     if not files:

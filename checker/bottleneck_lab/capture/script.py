@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
+import importlib.util
 import json
 import os
 import runpy
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,36 +39,33 @@ def place(name: str) -> Path:
 
 
 class Steps:
-    """Counts the optimizer's steps. With a schedule each moves the profiler on; without, each is a range named `step N`.
+    """Counts the optimizer's steps. With a schedule each moves the profiler on; without, when each ended is kept, and the trace gets ranges named `step N`.
 
-    Only the optimizer seen first counts: a program with two would make two steps an iteration.
+    Only the optimizer seen first counts: a program with two would make two steps an iteration. `recorded` is called once, when `before` steps are over:
+    from then on the profiler records.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.ends_ns: list[int] = []
         self.moved: Callable[[], Any] | None = None
+        self.recorded: Callable[[], Any] | None = None
+        self.before = 0
         self._first: int | None = None
-        self._range: Any = None
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """After a step. The last range stays open, and so unrecorded: what follows the last step is no step."""
+        """After a step."""
         if self._first is None:
             self._first = id(optimizer)
         if id(optimizer) != self._first:
             return
         self.count += 1
-        if self.moved:
-            self.moved()
-        else:
-            self._next_range()
-
-    def _next_range(self) -> None:
-        from torch.profiler import record_function
-
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-        self._range = record_function(f"step {self.count}")
-        self._range.__enter__()
+        if not self.moved:
+            self.ends_ns.append(time.time_ns())
+            return
+        self.moved()
+        if self.recorded and self.count == self.before:
+            self.recorded()
 
 
 @contextlib.contextmanager
@@ -80,8 +78,19 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
     steps, cuda = Steps(), torch.cuda.is_available()
     register_optimizer_step_post_hook(steps)
     plan = schedule(**options.schedule, repeat=1) if options.schedule else None
-    parameters = inspect.signature(profile.__init__).parameters
-    newer: dict[str, Any] = {"acc_events": True} if "acc_events" in parameters else {}
+    lines = _lines_module()
+    own = lines.Lines() if options.stack else None
+
+    def write(done: Any) -> None:
+        if own:
+            own.stop()
+        _say(f"writing the trace of {steps.count} optimizer steps")
+        target = place(options.trace)
+        plain = target.with_name(target.name.removesuffix(".gz"))
+        done.export_chrome_trace(str(plain))
+        lines.compress(plain, target, own, steps.ends_ns)
+        plain.unlink()
+
     if options.snapshot and cuda:
         torch.cuda.memory._record_memory_history(max_entries=100_000)
     try:
@@ -91,16 +100,36 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
             record_shapes=options.shapes,
             profile_memory=options.memory,
             with_stack=options.stack,
-            on_trace_ready=lambda done: done.export_chrome_trace(str(place(options.trace))),
-            **newer,
+            on_trace_ready=write,
         ) as profiler:
             steps.moved = profiler.step if plan else None
+            if own and plan:
+                steps.before, steps.recorded = options.schedule["wait"] + options.schedule["warmup"], own.start
+            elif own:
+                own.start()
             yield steps
             if cuda:
                 torch.cuda.synchronize()
     finally:
         if options.snapshot and cuda:
             torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
+
+
+def _lines_module() -> Any:
+    """lines.py beside this file, under a name that no program's own module has."""
+    spec = importlib.util.spec_from_file_location("_lab_lines", Path(__file__).with_name("lines.py"))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _say(text: str) -> None:
+    """Says what takes time. Of several ranks the first speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"lab: {text}\n")
+        sys.stderr.flush()
 
 
 def execute(program: list[str]) -> None:

@@ -171,6 +171,7 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
     """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
+    note(f"The program ran for {captured.ended.seconds:.1f} s, recording and writing included. Reading the capture…")
     timeline = None
     if tool == "nsys":
         timeline = _unless_empty(request.out, captured)

@@ -116,6 +116,12 @@ def describe_capture(summary: Summary) -> str:
     return f"{span}: {count} steps of {each}{ranks}, {events}"
 
 
+def describe_lines(summary: Summary) -> str:
+    """What the places in the reader's Python are: a trace of torch.profiler alone tells functions."""
+    exact = any(row.exact for row in summary.lines)
+    return "Your lines of Python" if exact else "Your functions (line of definition)"
+
+
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
     """(operators by time of their own, costliest first; whether that is device time).
 

@@ -13,6 +13,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     costly_operators,
     describe_capture,
+    describe_lines,
     device_label,
     short_name,
     wall_parts,
@@ -161,12 +162,15 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:
-    """The reader's own lines of Python, where stacks were recorded."""
+    """The reader's own Python, where stacks were recorded."""
     on_device = any(row.device_ns for row in summary.lines)
     wall = sum(use.wall_ns for use in summary.devices) or 1
-    rows = sorted(((row.device_ns if on_device else row.host_ns, row.line) for row in summary.lines), reverse=True)
+    rows = sorted(
+        ((row.device_ns if on_device else row.host_ns + row.backward_ns, row.line) for row in summary.lines),
+        reverse=True,
+    )
     if rows:
-        sheet.heading(f"Your lines of Python, by the {'device' if on_device else 'CPU'} time under them")
+        sheet.heading(f"{describe_lines(summary)}, by the {'device time launched' if on_device else 'time in them'}")
     for ns, line in rows[:TOP]:
         _print_named(sheet, line, ns / wall, words.format_duration(ns))
 

@@ -11,6 +11,7 @@ from bottleneck_lab.report import charts, words
 from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_capture,
+    describe_lines,
     device_label,
     gap_label,
     short_name,
@@ -231,12 +232,25 @@ def _roofline(summary: Summary) -> Markup | None:
 
 
 def _lines(summary: Summary) -> Markup | None:
-    on_device = any(row.device_ns for row in summary.lines)
-    rows = sorted(summary.lines, key=lambda row: -(row.device_ns if on_device else row.host_ns))[:TOP]
-    times = (lambda row: (row.device_ns, row.host_ns)) if on_device else (lambda row: (row.host_ns,))
-    cells = [[_name(row.line), f"{row.calls:,}", *map(words.format_duration, times(row))] for row in rows]
-    head = ["line", "calls", *(["device"] if on_device else []), "CPU"]
-    return _table(head, cells, "Your lines of Python", numeric=range(1, 4))
+    on_device, exact = any(row.device_ns for row in summary.lines), any(row.exact for row in summary.lines)
+    head = [
+        "where",
+        "times",
+        *(["device"] if on_device else []),
+        "in it",
+        *(["operators", "backward"] if exact else []),
+    ]
+    cells = [
+        [
+            _name(row.line),
+            f"{row.calls:,}",
+            *([words.format_duration(row.device_ns)] if on_device else []),
+            words.format_duration(row.host_ns),
+            *([f"{row.operators:,}", words.format_duration(row.backward_ns)] if exact else []),
+        ]
+        for row in summary.lines[:TOP]
+    ]
+    return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
 
 
 def _syncs(summary: Summary) -> Markup | None:

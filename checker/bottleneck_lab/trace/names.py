@@ -22,6 +22,10 @@ _WAYS = (
 _EMULATED_WAYS = {"h2d": Direction.H2D, "d2h": Direction.D2H}
 
 
+LINES_OF = "lines of "
+"""How the track of a thread's lines of Python is called in captures that `lab profile --stack` made, before the thread's own number."""
+
+
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
     return bool(_COMMUNICATION.search(name))

@@ -69,7 +69,6 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
         schedule=plan,
         record_shapes=True,
         on_trace_ready=lambda finished: finished.export_chrome_trace(str(trace)),
-        acc_events=True,
     ) as profiler:
         yield profiler.step if schedule else lambda: None
 

@@ -1,0 +1,88 @@
+"""Which line is to blame, and what it would bring."""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.trace.names import LINES_OF
+
+PID, MAIN, T0 = 7, 8, 1_000_000.0
+
+
+def event(cat, name, start, dur, tid=MAIN, **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": PID, "tid": tid, "ts": T0 + start, "dur": dur, "args": args}
+
+
+def line(name, start, dur):
+    return event("python_function", name, start, dur, tid=f"{LINES_OF}{MAIN}")
+
+
+@pytest.fixture
+def summary(tmp_path):
+    def read(events):
+        (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+        return summarise(load(tmp_path / "x.json"))
+
+    return read
+
+
+def a_loop(calls: int, us: float, rest_us: float) -> list[dict]:
+    """Two steps, each of one large matrix product, a loop of `calls` small products on line 7, and their backward on line 20."""
+    events, at = [], 0.0
+    for step in range(2):
+        begin = at
+        events += [line("train.py(18): main", at, rest_us), event("cpu_op", "aten::mm", at + 1, rest_us - 2)]
+        at += rest_us
+        for _ in range(calls):
+            events += [line("train.py(7): loop", at, us), event("cpu_op", "aten::mul", at + 1, us - 2)]
+            at += us
+        events.append(line("train.py(20): main", at, calls * us / 2))
+        for _ in range(calls):
+            events.append(event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", at, us / 2 - 1))
+            at += us / 2
+        events.append(event("user_annotation", f"step {step}", begin, at - begin))
+    return events
+
+
+def test_a_loop_of_small_operators_is_found_by_its_line_with_its_backward(summary):
+    """Every call takes 30 us, so that no threshold of smallness sees it: 200 of them and their backward are 9 of 10 ms."""
+    found = summary(a_loop(calls=200, us=30.0, rest_us=1_000.0))
+    rows = {row.line: row for row in found.lines}
+    loop = rows["train.py(7): loop"]
+    assert (loop.exact, loop.operators, loop.host_ns) == (True, 400, 2 * 200 * 30_000)
+    assert loop.operator_ns == 400 * 28_000
+    assert loop.backward_ns == 400 * 14_000
+    assert rows["train.py(20): main"].operators == 0
+    (finding,) = found.findings
+    assert finding.id == "many-calls"
+    assert "train.py(7): loop calls 200 operators a step" in finding.evidence
+    share = (400 * 30_000 + 400 * 14_000) / found.wall_ns
+    assert finding.share_of_wall == pytest.approx(share)
+    assert finding.expected_gain_ratio == pytest.approx(1 / (1 - share))
+    assert not finding.at_most
+
+
+@pytest.mark.parametrize(("calls", "us"), [(20, 300.0), (40, 30.0)])
+def test_few_calls_or_long_ones_are_no_loop_to_be_replaced(summary, calls, us):
+    found = summary(a_loop(calls=calls, us=us, rest_us=1_000.0)).findings
+    assert "many-calls" not in {finding.id for finding in found}
+
+
+def test_a_frame_that_was_open_all_along_has_no_line(summary):
+    """Its line is where the profiler began, which cost nothing."""
+    frames = [
+        event("python_function", "train.py(57): main", 0, 1000),
+        event("python_function", "train.py(12): forward", 100, 600),
+    ]
+    found = summary([*frames, event("cpu_op", "aten::mm", 110, 500), event("cpu_op", "aten::mm", 900, 50)])
+    assert {row.line: row.host_ns for row in found.lines} == {
+        "train.py: main": 400_000,
+        "train.py(12): forward": 600_000,
+    }
+    assert not any(row.exact for row in found.lines)
+
+
+def test_time_outside_the_steps_is_no_line_s(summary):
+    events = [line("train.py(3): load", 0, 5_000), *[{**e, "ts": e["ts"] + 5_000} for e in a_loop(100, 10.0, 500.0)]]
+    assert "train.py(3): load" not in {row.line for row in summary(events).lines}
