@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from bottleneck_lab.commands.plain import PlainLines
 from bottleneck_lab.errors import ExitCode, LabError
 from bottleneck_lab.needs import require_linux
 from bottleneck_lab.workspace.atomic import explain
@@ -52,6 +53,9 @@ SECTIONS = {
     },
 }
 """Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
+
+_ANYWHERE = ("list", "doctor", "report", "compare", "verify")
+"""What runs on Windows too. On macOS more does; what needs Linux there says so itself."""
 
 _MODULES = {"list": "list_labs"}
 """Of commands whose module has another name, as `list` is Python's."""
@@ -116,12 +120,10 @@ class _Lab(_QuickFlags, TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command called `name`, as Typer makes it of its function. Raises MachineError where its imports need Linux."""
-    try:
-        module = module_of(name)
-    except (ImportError, AttributeError):
+    """The command called `name`, as Typer makes it of its function. Raises MachineError for one that does not run on Windows."""
+    if sys.platform == "win32" and name not in _ANYWHERE:
         require_linux(f"`lab {name}`")
-        raise
+    module = module_of(name)
     if name == "dev":
         return _authors(module)
     return _single(name, module.command, module.EXAMPLE)
@@ -242,11 +244,19 @@ def _finish(status: int) -> int:
     return status
 
 
+def _plain_lines() -> None:
+    """Has everything written as plain lines from now on. JSON is for programs and stays as it is."""
+    if "--json" not in sys.argv:
+        sys.stdout, sys.stderr = PlainLines(sys.stdout), PlainLines(sys.stderr)
+
+
 def main() -> NoReturn:
     """Entry of the `lab` program."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if os.environ.get("BOTTLENECK_LAB_PLAIN"):
+        _plain_lines()
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it

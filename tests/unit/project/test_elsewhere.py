@@ -57,6 +57,37 @@ def test_a_signature_is_checked(place, tmp_path):
     assert done.stdout.startswith("✗")
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_two_captures_are_compared(place, tmp_path):
+    done = lab(
+        place, "compare", CAPTURES / "synthetic-input.json.gz", CAPTURES / "synthetic-healthy.json.gz", at=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "input-starved" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["macos", "windows"])
+def test_doctor_says_that_checks_need_linux(place, tmp_path):
+    done = lab(place, "doctor", at=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert "WSL2" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["start", "check", "data"])
+def test_on_windows_a_lab_says_that_it_needs_linux(command, tmp_path):
+    done = lab("windows", command, at=tmp_path)
+    assert done.returncode == 4
+    assert f"`lab {command}` needs Linux; this is Windows." in done.stderr
+
+
+def test_on_macos_a_lab_is_read_but_not_checked(tmp_path):
+    workspace = tmp_path / "here"
+    assert lab("macos", "start", "ddp-scaling", workspace, "--no-data", at=tmp_path).returncode == 0
+    done = lab("macos", "check", at=workspace)
+    assert done.returncode == 4
+    assert "`lab check` needs Linux; this is macOS." in done.stderr
+
+
 def test_without_the_extras_doctor_names_them(tmp_path):
     done = lab("bare", "doctor", at=tmp_path)
     assert done.returncode == 4

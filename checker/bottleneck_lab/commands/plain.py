@@ -1,0 +1,56 @@
+"""Output as plain lines for a screen reader: no bars, rules, boxes, columns, colour or redrawing, and marks as words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TextIO
+
+_DRAWN = re.compile("[─-▟]+|={4,}")  # box drawing and block elements
+_MARKS = {"✓": "ok:", "✗": "not ok:", "–": "missing:", "•": "", "…": "begun:", "→": "Then:"}
+"""What a line may begin with."""
+
+_INSIDE = {" → ": " to ", " · ": ", ", " ✓": " ok", " ✗": " not ok"}
+
+
+def plain_line(line: str) -> str | None:
+    """`line` as it is best read aloud; None where nothing of it is left."""
+    text = " ".join(_DRAWN.sub(" ", line).split())
+    if not text:
+        return None if line.strip() else ""
+    first, _, rest = text.partition(" ")
+    if first in _MARKS and rest:
+        text = f"{_MARKS[first]} {rest}".strip()
+    for sign, word in _INSIDE.items():
+        text = text.replace(sign, word)
+    return text
+
+
+class PlainLines:
+    """A text stream that writes what it is given to another, line by line, as `plain_line` has it. It is no terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        """As of any text stream; a line is written when it is complete."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            plain = plain_line(line)
+            if plain is not None:
+                self._stream.write(plain + "\n")
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes also a line that is not complete, such as a question."""
+        begun, self._begun = self._begun, ""
+        if begun.strip():
+            self._stream.write((plain_line(begun) or "") + " ")
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Never: nothing is coloured, wrapped to a width, or drawn over."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
