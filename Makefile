@@ -1,15 +1,16 @@
-# What to type: `make demo`, `make test`, `make lint`. Each does its own set-up.
+# What to type: `make demo`, `make quick`, `make test`, `make lint`. Each does its own set-up.
 
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-QUICK := not slow and not gpu and not nsys
+HERE := not slow and not gpu and not nsys
+SHARED := -n 2 --dist loadscope
 GPU_VENV := build/gpu/venv
 GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psutil, pytest, pytest_timeout, rich, torchvision, typer, bottleneck_lab.measure.worker
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint demo slow gpu docs bench clean
+.PHONY: help setup quick test lint demo slow gpu docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,10 +25,14 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# What is timed has the machine to itself, the rest shares two cores. Both are run, and either may fail.
+# What is timed has the machine to itself, the rest shares two cores. Both are run, and either may fail. Pytest's 5: none was chosen.
 test: $(STAMP) ## Run the tests that need neither a GPU nor much time.
-	$(BIN)/python -m pytest -m "$(QUICK) and timed"; timed=$$?; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK) and not timed" && exit $$timed
+	$(BIN)/python -m pytest -m "$(HERE) and timed"; timed=$$?; \
+	$(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed" && exit $$timed
+
+quick: $(STAMP) ## Run the fast tests, and as many of the others as the change touches and three minutes allow.
+	$(BIN)/python -m pytest --quick -m "$(HERE) and timed"; timed=$$?; \
+	$(BIN)/python -m pytest --quick $(SHARED) -m "$(HERE) and not timed" && test $$timed = 0 -o $$timed = 5
 
 lint: $(STAMP) ## Check style, types and layers.
 	$(BIN)/ruff check .

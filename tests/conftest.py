@@ -1,16 +1,30 @@
-"""What holds for every test: none is judged by its speed, an example of Hypothesis as little as another, and no kernel is compiled twice."""
+"""What holds for every test: none is judged by its speed, an example of Hypothesis as little as another, and nothing large is made twice."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from .quick import Quick
 from .tools import NO_BROWSER, NO_SANDBOX
 
+ROOT = Path(__file__).parents[1]
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
+
+
+def pytest_addoption(parser) -> None:
+    """The option of `make quick`."""
+    parser.addoption("--quick", action="store_true", help="run the fast tests, and the long ones that a change touches")
+
+
+def pytest_configure(config) -> None:
+    """Every run remembers how long its tests took, for the next `--quick`."""
+    config.pluginmanager.register(Quick(config))
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +32,15 @@ def cubins(tmp_path_factory) -> Path:
     """Where compiled kernels are kept: one folder of a run, whichever of its processes a test is in."""
     place = tmp_path_factory.getbasetemp()
     return (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "cubins"
+
+
+@pytest.fixture(scope="session")
+def photos(pytestconfig) -> Path:
+    """The photographs of the course, of the small ones as many as a check draws: made once and kept with pytest's cache (`make clean` removes it)."""
+    root = pytestconfig.cache.mkdir("photos")
+    command = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root), "--small", "64"]
+    subprocess.run([*command, "--progress", "none"], check=True)  # finds its work done, or goes on with it
+    return root
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -9,7 +9,7 @@ from playwright.sync_api import Error
 
 from bottleneck_lab.report.perfetto import serve_trace
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 FETCH = """async (url) => {
   try {

@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.html import Answered, render_html
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 UNIT = Path(__file__).parents[1] / "unit" / "report"
 

@@ -26,6 +26,7 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 from ..exploits.hostile import WORKSPACES, find
 from ..processes import lives
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 MUTANTS = ROOT / "tests" / "mutants" / "ddp-scaling"
 RECIPE = """

@@ -16,6 +16,7 @@ from bottleneck_lab.measure.kinds.ranks.gpu_check import differs, launch, measur
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "labs" / "ddp-scaling"
 RECIPE = """

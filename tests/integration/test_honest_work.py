@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -37,17 +36,6 @@ def honest() -> list[tuple[str, str, Path]]:
             folders = [solution, *sorted(path for path in variants if any((path / name).is_file() for name in sources))]
             found += [(content, solution.name, folder) for folder in folders]
     return found
-
-
-@pytest.fixture(scope="session")
-def photos(tmp_path_factory) -> Path:
-    """The photographs of the course, as many as an epoch takes."""
-    if given := os.environ.get("LAB_TEST_PHOTOS"):
-        return Path(given)
-    root = tmp_path_factory.mktemp("photos")
-    make = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root), "--progress", "none"]
-    subprocess.run([*make, "--small", "64"], check=True)
-    return root
 
 
 @pytest.fixture

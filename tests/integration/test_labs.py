@@ -20,22 +20,12 @@ TRIES = 3
 """A machine that was busy may be asked again. A wrong answer may not."""
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory) -> Path:
-    """A user's home with the data set made once; of the small photographs, as many as a check draws."""
-    folder = tmp_path_factory.mktemp("home")
-    make = [
-        sys.executable,
-        str(ROOT / "datasets" / "photos.py"),
-        "--root",
-        str(folder / "datasets" / "photos"),
-        "--small",
-        "64",
-        "--progress",
-        "none",
-    ]
-    subprocess.run(make, check=True)
-    return folder
+@pytest.fixture
+def home(photos, tmp_path) -> Path:
+    """A user's home with the data set in it."""
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "photos").symlink_to(photos)
+    return tmp_path
 
 
 def mutants() -> list[tuple[str, str]]:
@@ -89,6 +79,7 @@ def test_no_mutant_passes_and_each_fails_for_its_reason(slug, name, home):
     prove(slug, "mutants", home, "--name", name)
 
 
+@pytest.mark.long
 def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path, cubins):
     lab = [sys.executable, "-m", "bottleneck_lab"]
     environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "LAB_CACHE": str(cubins)}

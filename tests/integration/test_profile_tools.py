@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 LAB = [sys.executable, "-m", "bottleneck_lab"]
 MADE_UP = Path(__file__).parents[2] / "datasets" / "captures"
 NET = """

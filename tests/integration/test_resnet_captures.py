@@ -1,8 +1,6 @@
 """Captures of the two ResNet workloads show what their labs teach."""
 
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,14 +14,6 @@ from bottleneck_lab.trace.load import load
 
 pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photos")
-    command = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root)]
-    subprocess.run([*command, "--small", "4", "--large", "3", "--progress", "none"], check=True, timeout=120)
-    return root
 
 
 def captured(slug, photos, folder, scripts):

@@ -7,15 +7,16 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parent.parent.parent
 MINI = Path(__file__).parent / "mini"
+pytestmark = pytest.mark.long
 
 
 def run(*command: object, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +50,7 @@ def installed(wheel, tmp_path_factory) -> Path:
     done = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, at=place)
     assert done.returncode == 0, done.stdout + done.stderr
     (site,) = (place / "venv" / "lib").glob("python*/site-packages")
-    (site / "third_party.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (site / "third_party.pth").write_text(f"{Path(typer.__file__).parents[1]}\n")
     return place
 
 

@@ -17,11 +17,14 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import KIND, kernels
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
 from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
-from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.process import Limits
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
+
+from ..tools import NO_SANDBOX
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
@@ -305,7 +308,7 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(folder, tmp_path):
     assert done.stdout == "all right\n", done.stderr[-2000:]
 
 
-@pytest.mark.skipif(bubblewrap() is None, reason="needs bubblewrap, which is what can hide a folder")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_on_a_cpu_the_libraries_are_not_even_there(context):
     """What a kernel calls is checked by name, and it runs where PyTorch is unavailable."""
     context.device, context.settings = "cpu", KIND.settings(context.lab, "cpu")

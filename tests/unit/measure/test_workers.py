@@ -24,12 +24,12 @@ from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.channel.wire import Kind
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox import pid1, process
-from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.process import Limits, Paths
 
 from ...processes import lives, soon
+from ...tools import NO_SANDBOX
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.long
 LIMITS = Limits(
     start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20
 )
@@ -159,8 +159,8 @@ def test_a_worker_that_does_not_stand_still_is_not_measured_beside(context, monk
 @pytest.fixture
 def ungrouped(monkeypatch):
     """A machine with bubblewrap and without control groups."""
-    if bubblewrap() is None:
-        pytest.skip("bubblewrap is not installed: the verdict says so too")
+    if NO_SANDBOX:
+        pytest.skip(NO_SANDBOX)
     monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
 
 
@@ -586,7 +586,7 @@ def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
     assert found.reason == "crashed"
 
 
-@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_loader_workers_send_batches_however_long_the_path_of_temporary_files_is(request, tmp_path, monkeypatch):
     folder = tmp_path / ("temporary" * 9)
     folder.mkdir()
@@ -604,7 +604,7 @@ def test_loader_workers_send_batches_however_long_the_path_of_temporary_files_is
         assert session.call([])[1] == [28]
 
 
-@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path):
     secret = tmp_path / "home" / "secret.key"
     secret.parent.mkdir()
@@ -638,7 +638,7 @@ def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_c
     assert not own.keys() & on_cpu.keys()
 
 
-@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_sandbox_shows_a_driver_that_lies_elsewhere_where_there_is_a_gpu(tmp_path, monkeypatch, gpu):
     driver, scratch = tmp_path / "driver", tmp_path / "scratch"
@@ -673,7 +673,7 @@ def test_the_gpu_of_a_verdict_is_the_one_that_is_used(monkeypatch):
     assert machine._gpu()["gpu"] == "GPU at 0000:44:00.0"
 
 
-@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap is not installed: the verdict says so too")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_what_is_hidden_is_empty_and_no_memory_to_write_to(tmp_path):
     hidden, scratch = tmp_path / "hidden", tmp_path / "scratch"
     for folder in (hidden, scratch):
@@ -710,20 +710,18 @@ check_lab(lab, Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.a
 
 
 PHASES = ["starting the reference", "loading your code", "comparing", "measuring"]
+ENDS = [
+    *((signal.SIGKILL, phase, "held") for phase in PHASES),
+    (signal.SIGINT, "measuring", "held"),
+    (signal.SIGTERM, "loading your code", "held"),
+    (signal.SIGKILL, "measuring", "ungrouped"),
+    (signal.SIGKILL, "measuring", "unheld"),
+    (signal.SIGINT, "measuring", "unheld"),
+]
+"""How the verifier ends, in which phase, and what holds the workers."""
 
 
-@pytest.mark.parametrize(
-    ("how", "phase", "held"),
-    [
-        *((how, phase, "held") for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM) for phase in PHASES),
-        *(
-            (how, phase, held)
-            for held in ("ungrouped", "unheld")
-            for how in (signal.SIGKILL, signal.SIGINT)
-            for phase in PHASES[3:]
-        ),
-    ],
-)
+@pytest.mark.parametrize(("how", "phase", "held"), ENDS)
 def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, how, phase, held):
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -1,0 +1,144 @@
+"""`pytest --quick`, which `make quick` runs: the fast tests, and of the long ones as many as a change touches and there is time for.
+
+A long test is one marked `long` or `timed`. The change is what differs from the branch that this one goes back to. Long tests of the files, labs and
+modules that changed come first, then those of the modules that import these, and so on; how long each takes is remembered from its last run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUDGET_S = 100.0
+UNKNOWN_S = 5.0
+"""What a long test is taken for that has not run here yet."""
+SECONDS = "quick/seconds"
+_LAB = re.compile(r"(?:labs|solutions|tests/variants|tests/mutants)/([a-z0-9-]+)/")
+_BASES = ("@{upstream}", "origin/HEAD", "main")
+
+
+class Quick:
+    """Chooses tests before a run, and remembers afterwards how long each took."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.seconds: dict[str, float] = config.cache.get(SECONDS, {})
+        self.took: Counter[str] = Counter()
+
+    @pytest.hookimpl(trylast=True)  # once `-m` has chosen
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what takes long and is not touched, or for which there is no time."""
+        if not self.config.getoption("quick"):
+            return
+        fast = [item for item in items if not is_long(item)]
+        chosen = {*fast, *self._affordable(touched([item for item in items if is_long(item)], changed_files()))}
+        self.config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+    def _affordable(self, wanted: list[pytest.Item]) -> list[pytest.Item]:
+        room, chosen = BUDGET_S, []
+        for item in wanted:
+            room -= self.seconds.get(item.nodeid, UNKNOWN_S)
+            if room >= 0:
+                chosen.append(item)
+        return chosen
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up a test's set-up, call and teardown."""
+        self.took[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Remember them. A worker of xdist leaves that to the process that started it."""
+        if not hasattr(self.config, "workerinput"):
+            took = {name: round(seconds, 2) for name, seconds in self.took.items()}
+            self.config.cache.set(SECONDS, self.config.cache.get(SECONDS, {}) | took)
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether `make quick` runs it only for a change that touches it."""
+    return any(item.get_closest_marker(name) for name in ("long", "timed"))
+
+
+def changed_files() -> set[str]:
+    """Paths that differ from the branch that this one goes back to, or where none do, in the last commit."""
+    base = next(filter(None, (_git("merge-base", "HEAD", name) for name in _BASES)), ["HEAD"])[0]
+    changed = {*_git("diff", "--name-only", base), *_git("ls-files", "--others", "--exclude-standard")}
+    return changed or {*_git("diff", "--name-only", "HEAD~1")}
+
+
+def _git(*arguments: str) -> list[str]:
+    """The lines that git prints; none where it fails, as outside of a clone."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )[:-1]
+
+
+def touched(items: list[pytest.Item], changed: set[str]) -> list[pytest.Item]:
+    """The tests that a change touches, the nearest first."""
+    far = distances(modules_of(changed))
+    labs = {found[1] for path in changed if (found := _LAB.match(path))}
+    near = [(distance, item) for item in items if (distance := _distance(item, changed, labs, far)) is not None]
+    return [item for _, item in sorted(near, key=lambda pair: pair[0])]
+
+
+def _distance(item: pytest.Item, changed: set[str], labs: set[str], far: dict[str, int]) -> int | None:
+    """0 where the test, its lab or a module that it imports has changed; None where nothing that it stands on has."""
+    files, modules = stands_on(item.path)
+    if changed & files or any(slug in item.name for slug in labs):
+        return 0
+    if any(f'"{slug}"' in item.path.read_text(encoding="utf-8") for slug in labs):
+        return 0
+    return min((far[module] for module in modules if module in far), default=None)
+
+
+@cache
+def stands_on(test: Path) -> tuple[set[str], set[str]]:
+    """The files of `tests/` that a test is made of, itself among them, and the package's modules that these import."""
+    files, modules, waiting = set(), set(), [test]
+    while waiting:
+        path = waiting.pop()
+        if path.is_file() and (name := str(path.relative_to(ROOT))) not in files:
+            files.add(name)
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.ImportFrom):
+                    names = [f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names]
+                    modules |= {node.module or "", *names}
+                    if node.level:
+                        above = path.parents[node.level - 1]
+                        waiting += [
+                            above.joinpath(*name.split(".")).with_suffix(".py")
+                            for name in [node.module or "", *names]
+                            if name
+                        ]
+                elif isinstance(node, ast.Import):
+                    modules |= {alias.name for alias in node.names}
+    return files, {module for module in modules if module.startswith("bottleneck_lab")}
+
+
+def modules_of(changed: set[str]) -> set[str]:
+    """The modules of the package among changed files."""
+    parts = [
+        Path(path).with_suffix("").parts[1:] for path in changed if path.startswith("checker/") and path.endswith(".py")
+    ]
+    return {".".join(part for part in names if part != "__init__") for names in parts}
+
+
+def distances(changed: set[str]) -> dict[str, int]:
+    """For each module, how many imports lie between it and the nearest one that has changed."""
+    graph = grimp.build_graph("bottleneck_lab") if changed else None
+    far, steps, edge = {}, 0, changed
+    while edge:
+        far |= dict.fromkeys(edge, steps)
+        steps += 1
+        edge = {
+            above for module in edge & graph.modules for above in graph.find_modules_that_directly_import(module)
+        } - far.keys()
+    return far
