@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap_problem
 
 
 def browser_path() -> str | None:
@@ -12,5 +12,7 @@ def browser_path() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-NO_SANDBOX = "" if bubblewrap() else "bubblewrap does not work here: apt-get install bubblewrap"
-NO_BROWSER = "" if browser_path() else "Chromium is not installed: apt-get install chromium"
+NO_SANDBOX = (
+    bubblewrap_problem() and f"no sandbox, since bubblewrap is {bubblewrap_problem()}: apt-get install bubblewrap"
+)
+NO_BROWSER = "" if browser_path() else "no browser, since Chromium is not installed: apt-get install chromium"
