@@ -64,24 +64,50 @@ class HintSpec(_Spec, frozen=True):
 
 
 class QuestionSpec(_Spec, frozen=True):
-    """One question of `diagnosis.toml`.
+    """One question of `diagnosis.toml`. `measure` says in one sentence how the answer is found.
 
-    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`.
-    `share` (0–1) and `ratio` (a speed-up, ≥ 1): with `from_capture`, compared with that figure of the learner's capture,
-    within `tolerance` (absolute for a share, relative for a ratio).
+    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules` says of each wrong choice
+    what a capture would have to show for it: never which one is right.
+    `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that figure of the learner's capture,
+    within `tolerance` (absolute for a share, relative for a ratio). A prediction is held to Amdahl's law for the share that
+    was answered to `ceiling_of`.
+    With `by_solution`, compared with the solution's number instead: for what can be worked out.
+    `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
     """
 
     id: str
-    type: Literal["choice", "share", "ratio", "text"]
+    type: Literal["choice", "share", "ratio", "text", "interval"]
     ask: str
     choices: list[str] = []
+    rules: dict[str, str] = {}
+    measure: str = ""
     from_capture: str | None = None
+    by_solution: bool = False
     tolerance: float = 0.1
+    shows: str | None = None
+    least: float = 0.8
     predicts_gain: bool = False
+    ceiling_of: str | None = None
+
+
+class SiblingSpec(_Spec, frozen=True):
+    """An unseen case to diagnose at the end of a lab, as a capture alone.
+
+    `program` names a generator of `datasets/siblings.py`, `story` is all that is told of it, `cause` the truth, and
+    `gain_from` the figure of the capture (`grading.diagnosis.figures_of`) whose removal bounds the gain.
+    """
+
+    program: str
+    story: str
+    cause: str
+    gain_from: str
 
 
 class LabSpec(_Spec, frozen=True):
-    """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right."""
+    """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
+
+    `name` is what learners call it, where the folder's name would tell them the cause.
+    """
 
     title: str
     symptom: str
@@ -97,6 +123,8 @@ class LabSpec(_Spec, frozen=True):
     datasets: list[str] = []
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
+    siblings: list[SiblingSpec] = []
+    name: str = ""
     version: int = 1
 
 
@@ -122,6 +150,11 @@ class Lab(msgspec.Struct, frozen=True):
     path: Path
     solution: Path
     spec: LabSpec
+
+    @property
+    def name(self) -> str:
+        """What learners call the lab."""
+        return self.spec.name or self.slug
 
     def content_hash(self) -> str:
         """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
@@ -222,12 +255,15 @@ def load_labs() -> dict[str, Lab]:
     }
 
 
-def find_lab(slug: str) -> Lab:
-    """The lab called `slug`. Raises UsageError that suggests the nearest name."""
+def find_lab(name: str) -> Lab:
+    """The lab of that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
     labs = load_labs()
-    if slug in labs:
-        return labs[slug]
-    near = difflib.get_close_matches(slug, labs, n=1, cutoff=0.4)
+    if name in labs:
+        return labs[name]
+    by_name = {lab.name: lab for lab in labs.values()}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
     raise UsageError(
-        f"There is no lab called '{slug}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all."
+        f"There is no lab called '{name}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all."
     )

@@ -26,7 +26,7 @@ from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
     "Look around": {
-        "list": "Show the course: every lab, what it teaches, and how far you are.",
+        "list": "Show the course: every lab, what you learned in it, and how far you are.",
         "doctor": "Examine this machine: what is here, what is missing, what it would unlock, and how to get it.",
         "data": "Make the data set that the labs use, or verify and complete the one that is there.",
         "monitor": "Show utilisation, memory, power and clocks of the GPUs, the machine's load, and the workload's step rate.",
@@ -36,8 +36,8 @@ SECTIONS = {
         "run": "Run the workload as it stands in this folder, and print what it prints.",
         "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
         "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
-        "compare": "Compare two captures of this workspace: what got better, what got worse, what is only noise.",
-        "diagnose": "Answer the lab's questions: cause, evidence from your capture, and the gain you predict.",
+        "compare": "Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.",
+        "diagnose": "Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.",
         "check": "Measure your work and get a verdict.",
         "watch": "Check again whenever you save one of the files that you edit. Ctrl-C ends it.",
     },

@@ -361,7 +361,7 @@ class TestTerminals:
 
     def test_no_color_is_obeyed(self, learner):
         colour = re.compile(r"\x1b\[(?:[0-9]+;)*3[0-7]m")
-        wrong = partial(learner.terminal, "diagnose", at=learner.start(), answers="1\ntwo\n0.5\n12\n")
+        wrong = partial(learner.terminal, "diagnose", at=learner.start(), answers="1\ntwo\n0.5\n12\ny\n")
         assert colour.search(wrong()[1])
         assert not colour.search(wrong(NO_COLOR="1")[1])
 
@@ -372,9 +372,9 @@ class TestTerminals:
 
     def test_the_questions_are_asked_until_the_answer_can_be_graded(self, learner):
         place = learner.start()
-        status, shown = learner.terminal("diagnose", at=place, answers="1\ntwo\n0.5\n12\n")
+        status, shown = learner.terminal("diagnose", at=place, answers="1\ntwo\n0.5\n12\ny\n")
         assert status == 0, shown
-        assert "'two' is not a number" in " ".join(plain(shown))
+        assert "Write a plain number" in " ".join(plain(shown))
         assert "at least 1" in " ".join(plain(shown))
         text = (place / "diagnosis.toml").read_text()
         assert 'cause = "the loop in Python"' in text
@@ -407,8 +407,43 @@ class TestDiagnose:
         place = learner.start()
         done = learner.lab("diagnose", "-a", "cause=memory bandwidth", "-a", "gain=3", at=place)
         assert done.returncode == 0, done.stderr
-        rows = {row["id"]: row["answer"] for row in learner.json("diagnose", at=place)}
-        assert rows == {"cause": "memory bandwidth", "gain": 3.0}
+        shown = learner.json("diagnose", at=place)
+        assert {row["id"]: row["answer"] for row in shown["questions"]} == {"cause": "memory bandwidth", "gain": 3.0}
+        assert len(shown["commitments"]) == 1
+
+    def test_a_choice_by_its_number_or_beginning_and_a_bad_answer_that_drops_no_other(self, learner):
+        place = learner.start()
+        done = learner.lab("diagnose", "-a", "gain=0.2", "-a", "cause=2", at=place)
+        assert done.returncode == 2
+        assert "at least 1" in done.stderr
+        shown = learner.json("diagnose", at=place)
+        assert [row["answer"] for row in shown["questions"]] == ["memory bandwidth", ""]
+        assert shown["commitments"] == []
+        learner.lab("diagnose", "-a", "cause=the l", "--draft", at=place)
+        assert learner.json("diagnose", at=place)["questions"][0]["answer"] == "the loop in Python"
+
+    def test_it_says_saved_and_nothing_of_right_and_wrong(self, learner):
+        """Who copies whatever is printed has nothing to copy: both choices are answered with the same words."""
+        said = []
+        for choice in ("1", "2"):
+            place = learner.start(name=f"place {choice}")
+            said.append(learner.lab("diagnose", "-a", f"cause={choice}", "-a", "gain=3", at=place).stdout)
+        assert said[0].replace("the loop in Python", "memory bandwidth") == said[1]
+        assert not set("✓✗") & set(said[0])
+
+    def test_a_check_without_a_whole_diagnosis_is_refused_before_anything_is_measured(self, learner):
+        place = learner.start()
+        done = learner.lab("check", at=place)
+        assert done.returncode == 2
+        assert "diagnosis is not complete" in done.stderr
+        assert not (place / ".lab" / "attempts").exists()
+
+    def test_revealing_costs_every_hint_and_is_recorded(self, learner):
+        place = learner.start()
+        assert learner.lab("diagnose", "--reveal", at=place).returncode == 0
+        assert len(learner.json("hint", "--again", at=place)["hints"]) == 2
+        history = learner.json("history", at=place)
+        assert history["help"]["revealed"]
 
     @pytest.mark.parametrize("answer", ["cause=magic", "gain=none", "gain=0.2", "what=1", "gain"])
     def test_an_answer_of_the_wrong_form_is_refused_and_nothing_written(self, learner, answer):
@@ -429,6 +464,7 @@ def checked(tmp_path_factory):
     assert learner.lab("dev", "key", str(learner.folder / "runner.pem")).returncode == 0
     places = {slug: learner.start(slug, f"{slug} é") for slug in ("slow", "wrong", "crashes", "endless", "broken")}
     assert learner.lab("profile", at=places["slow"]).returncode == 0
+    assert learner.lab("diagnose", "-a", "cause=1", "-a", "gain=40", at=places["slow"]).returncode == 0
 
     def check(slug: str) -> tuple[int, dict]:
         signed = ["--sign", str(learner.folder / "runner.pem")] if slug == "crashes" and not NO_SANDBOX else []
@@ -463,7 +499,7 @@ class TestCheck:
         learner, found = checked
         for slug, (_, verdict) in found.items():
             place = learner.folder / f"{slug} é"
-            (row,) = learner.json("history", at=place)
+            (row,) = learner.json("history", at=place)["checks"]
             assert (row["number"], row["outcome"]) == (1, verdict["outcome"])
             assert Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
             assert not [path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))]
@@ -540,7 +576,8 @@ class TestCheck:
         assert "0001-torch is of older code than the last check" in done.stdout
         assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
         assert "0001-torch is of older code than the last check" in (place / "page.html").read_text()
-        row = learner.json("history", at=place)[-1]
+        row = learner.json("history", at=place)["checks"][-1]
+        assert row["diagnosis"]["copied"], "the solution's own files"
         assert row["predicted"] == 40.0
         assert row["measured"] > 2
         assert re.search(r"Next: cd '.*/wrong é'", learner.lab(at=place).stdout)
@@ -556,7 +593,7 @@ def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(lear
         assert returncode == status[name], rest
         assert len(workers) >= 2, "a reference and a learner"
         assert soon(lambda workers=workers: not any(map(lives, workers)))
-        assert learner.json("history", at=places[name]) == []
+        assert learner.json("history", at=places[name])["checks"] == []
         unfinished = [path for path in places[name].rglob("*") if path.name.startswith((".running-", ".writing-"))]
         assert not unfinished or name == "SIGKILL"
 
@@ -676,7 +713,7 @@ class TestWatch:
         shown = watch.communicate(timeout=60)[0]
         assert watch.returncode == 0
         assert "wrong output" in shown
-        assert len(learner.json("history", at=place)) == 1
+        assert len(learner.json("history", at=place)["checks"]) == 1
 
 
 class TestCompare:

@@ -87,7 +87,7 @@ def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
     )
     assert done.stdout.startswith(str(installed)), done.stderr
     labs = json.loads(lab(installed, "list", "--json").stdout)
-    assert "dataloader" in [row["lab"] for row in labs]
+    assert "idle-gpu" in [row["lab"] for row in labs]
     for row in labs:
         done = lab(installed, "start", row["lab"], "--no-data", "--json")
         assert done.returncode == 0, done.stderr
@@ -99,6 +99,10 @@ def test_it_checks_a_lab(installed):
     place = installed / "a lab"
     assert lab(installed, "start", "slow", str(place), content=MINI).returncode == 0
     environment = {"BOTTLENECK_LAB_HOME": str(installed / "home"), "BOTTLENECK_LAB_CONTENT": str(MINI)}
+    diagnosed = run(
+        installed / "venv" / "bin" / "lab", "diagnose", "-a", "cause=1", "-a", "gain=9", at=place, **environment
+    )
+    assert diagnosed.returncode == 0, diagnosed.stderr
     done = run(installed / "venv" / "bin" / "lab", "check", "--json", at=place, **environment)
     assert done.returncode == 1, done.stdout + done.stderr
     assert json.loads(done.stdout)["reason"] == "correct but slow"

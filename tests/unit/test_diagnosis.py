@@ -13,19 +13,28 @@ from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import GapCause
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
 from bottleneck_lab.commands.diagnose import EXAMPLE
-from bottleneck_lab.grading.diagnosis import figures_of, for_check, grade_diagnosis, problem
+from bottleneck_lab.grading.diagnosis import Seen, figures_of, for_check, grade_diagnosis, problem
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
 CEILING = QuestionSpec("ceiling", "ratio", "How much at most?", from_capture="amdahl", tolerance=0.1)
 GAIN = QuestionSpec("gain", "ratio", "What will it bring?", predicts_gain=True)
 WORDS = QuestionSpec("words", "text", "Why?")
-FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5}
+WHERE = QuestionSpec("where", "interval", "Where?", shows="idle_share", least=0.8, measure="Mark a gap.")
+WORKED = QuestionSpec("worked", "share", "How much?", by_solution=True, tolerance=0.01, measure="Count the pairs.")
+FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5, "busy_share": 0.4}
+
+
+def seen(figures=FIGURES):
+    """A capture of 1 ms that is idle in its second half."""
+    if figures is None:
+        return None
+    return Seen(figures, 1_000_000, lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length})
 
 
 def grade(question, answer, figures=FIGURES, solution=None):
     answers = {} if answer is None else {question.id: answer}
-    results, _ = grade_diagnosis([question], answers, solution or {"cause": "input"}, figures)
+    results, _ = grade_diagnosis([question], answers, solution or {"cause": "input", "worked": 0.505}, seen(figures))
     return results[0]
 
 
@@ -40,6 +49,9 @@ def grade(question, answer, figures=FIGURES, solution=None):
         (CEILING, 2.25),
         (GAIN, 1),
         (WORDS, "because"),
+        (WHERE, "0.6-0.9 ms"),
+        (WHERE, "600 - 900us"),
+        (WORKED, 0.505),
     ],
 )
 def test_a_right_answer_holds(question, answer):
@@ -51,19 +63,27 @@ def test_a_right_answer_holds(question, answer):
 @pytest.mark.parametrize(
     ("question", "answer", "sentence"),
     [
-        (CAUSE, "launch", "'launch' is not what this workload shows"),
+        (CAUSE, "launch", "'launch' does not fit what the capture shows"),
         (CAUSE, "magic", "none of the choices: input, launch"),
         (CAUSE, 3, "none of the choices"),
         (CAUSE, ["input"], "none of the choices"),
         (CAUSE, None, "Not answered yet"),
         (CAUSE, "  ", "Not answered yet"),
-        (WAIT, 0.72, r"Your capture shows 0.60 \(60%\); you wrote 0.72"),
+        (WAIT, 0.72, "another figure"),
+        (WAIT, 0.41, "the share in which the device is busy"),
         (WAIT, 60, "write 0.6 for 60%"),
         (WAIT, "60%", "plain number"),
         (WAIT, True, "plain number"),
         (WAIT, float("nan"), "plain number"),
         (WAIT, 10**400, "plain number"),
-        (CEILING, 2.8, r"Your capture shows 2.50×; you wrote 2.80×"),
+        (CEILING, 2.8, "another figure"),
+        (WHERE, "0.1-0.4 ms", "Less than 80% of that stretch .* Mark a gap"),
+        (WHERE, "0.9-2 ms", "after your capture does"),
+        (WHERE, "0.9-0.9005 ms", "500th of the capture"),
+        (WHERE, "all of it", "begin and end"),
+        (WHERE, 0.5, "begin and end"),
+        (WHERE, "0.9-0.6 ms", "begin and end"),
+        (WORKED, 0.55, "Count the pairs"),
         (GAIN, 0.5, "at least 1"),
         (GAIN, "", "Not answered yet"),
         (WORDS, 4, "Write a text"),
@@ -78,6 +98,29 @@ def test_a_wrong_answer_says_why(question, answer, sentence):
 def test_a_number_off_a_capture_needs_one():
     assert "lab profile" in grade(WAIT, 0.6, figures=None).sentence
     assert "does not show `data_wait_share`" in grade(WAIT, 0.6, figures={}).sentence
+
+
+@pytest.mark.parametrize(("question", "answer"), [(WAIT, 0.8), (CEILING, 1.2), (CAUSE, "launch"), (WORKED, 0.9)])
+def test_no_sentence_tells_the_right_answer(question, answer):
+    """Nothing that a learner could copy stands in it: neither the figure in any form, nor the choice."""
+    sentence = grade(question, answer).sentence
+    assert not re.search(r"0\.60?\b|60|2\.5|0\.505|50\.5|\binput\b", sentence.replace("an input", ""))
+
+
+def test_a_wrong_choice_is_told_what_it_would_have_to_show():
+    rules = QuestionSpec("cause", "choice", "?", choices=["input", "launch-bound"], rules={"x": ""})
+    assert "many short kernels" in grade(rules, "launch-bound").sentence
+    told = QuestionSpec("cause", "choice", "?", choices=["input", "y"], rules={"y": "Look at the lengths."})
+    assert grade(told, "y").sentence.endswith("Look at the lengths.")
+
+
+def test_a_prediction_is_held_to_amdahl_s_law_for_the_learner_s_own_share():
+    bound = QuestionSpec("gain", "ratio", "?", predicts_gain=True, ceiling_of="wait")
+    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 4.0}, {}, seen())
+    assert "Amdahl" in results[1].sentence
+    assert results[1].holds is False
+    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 2.5}, {}, seen())
+    assert results[1].holds
 
 
 def test_a_choice_that_the_solution_leaves_open_only_has_to_be_given():
@@ -97,7 +140,7 @@ def test_an_unusable_prediction_is_none(answer):
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text()), st.dates()))
 def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
-    for question in (CAUSE, WAIT, CEILING, GAIN, WORDS):
+    for question in (CAUSE, WAIT, CEILING, GAIN, WORDS, WHERE):
         result = grade(question, answer)
         assert isinstance(result.holds, bool)
         assert result.sentence

@@ -19,6 +19,14 @@ from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction,
 from bottleneck_lab.workspace import atomic, captures, next_step, progress
 from bottleneck_lab.workspace.attempts import load_attempts, record, submission
 from bottleneck_lab.workspace.captures import find_capture, held, make_capture, new_folder
+from bottleneck_lab.workspace.commitments import (
+    commit,
+    is_blind,
+    is_blind_at,
+    load_record,
+    note_revealed,
+    note_solution_taken,
+)
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
@@ -464,6 +472,47 @@ class TestProgress:
         assert file.read_text() == "not ours"
 
 
+class TestBlind:
+    """Whether causes are still the learner's to find is known in one place."""
+
+    def test_until_a_diagnosis_is_committed(self, workspace):
+        assert is_blind(workspace)
+        assert is_blind_at(workspace.captures / "0001-torch")
+        commit(workspace, {"cause": "arithmetic", "gain": 2.0}, "0001-torch")
+        assert not is_blind(workspace)
+        assert not is_blind_at(workspace.root)
+
+    def test_outside_of_labs_nothing_is_hidden(self, tmp_path):
+        assert not is_blind_at(tmp_path)
+
+    def test_the_first_counts_and_the_same_again_is_no_correction(self, workspace):
+        for answers in ({"cause": "a"}, {"cause": "a"}, {"cause": "b"}):
+            commit(workspace, answers, "")
+        assert [made.answers for made in load_record(workspace).commitments] == [{"cause": "a"}, {"cause": "b"}]
+
+    def test_hints_are_counted_and_all_of_them_tell(self, workspace):
+        take_hint(workspace)
+        assert commit(workspace, {"cause": "a"}, "").hints == 1
+        while take_hint(workspace) is not None:
+            pass
+        assert commit(workspace, {"cause": "b"}, "").told == "hints"
+
+    @pytest.mark.parametrize(("note", "told"), [(note_revealed, "revealed"), (note_solution_taken, "solution")])
+    def test_help_ends_it_and_is_recorded(self, workspace, note, told):
+        note(workspace)
+        note(workspace)
+        assert not is_blind(workspace)
+        assert commit(workspace, {"cause": "a"}, "").told == told
+
+    def test_a_pass_after_the_solution_was_seen_is_not_passed(self, content):
+        progress.note_solution("slow", "/here")
+        progress.note_attempt("slow", "/here", "PASS")
+        progress.note_attempt("wrong", "/here", "PASS", copied=True)
+        labs = progress.load_progress().labs
+        assert not labs["slow"].passed
+        assert not labs["wrong"].passed
+
+
 class TestNextStep:
     def next(self, workspace):
         return next_step.next_here(workspace, catalog.load_labs(), progress.load_progress()).command
@@ -472,7 +521,7 @@ class TestNextStep:
         assert self.next(workspace) == "lab profile"
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text("{}"))
         assert self.next(workspace) == "lab diagnose"
-        (workspace.root / "diagnosis.toml").write_text('cause = "memory bandwidth"\ngain = 2.0\n')
+        commit(workspace, {"cause": "memory bandwidth", "gain": 2.0}, "0001-torch")
         assert self.next(workspace) == "lab check"
         check_once(workspace, Outcome.PASS)
         progress.note_attempt("slow", str(workspace.root), "PASS")

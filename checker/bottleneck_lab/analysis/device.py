@@ -26,6 +26,9 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
+STRIP = 240
+"""Parts of the window in a device's strip: more than a terminal has columns, and a multiple of most numbers of steps."""
+
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
 
@@ -52,6 +55,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
     streams: int
     gap_causes: list[GapCause]
     largest_gaps: list[Gap]
+    busy_strip: list[float] = []
+    """Share (0-1) of each of `STRIP` equal parts of the window in which the device was busy."""
 
     @property
     def busy_share(self) -> float:
@@ -194,7 +199,14 @@ def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
         streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
+        busy_strip=_strip(time.busy, time.window),
     )
+
+
+def _strip(busy: iv.Intervals, window: Window) -> list[float]:
+    edges = np.linspace(window.start, window.end, STRIP + 1).astype(np.int64)
+    covered, lengths = np.diff(iv.covered_before(busy, edges)), np.maximum(np.diff(edges), 1)
+    return [round(share, 3) for share in (covered / lengths).tolist()]
 
 
 def _device_name(timeline: Timeline, rank: int, device: int) -> str:

@@ -111,11 +111,11 @@ class GapCause(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """One stretch without device work and its main cause. `before` and `after` name the activities around it."""
+    """One stretch without device work and its main cause, None where that is not told. `before` and `after` name the activities around it."""
 
     start_ns: int
     end_ns: int
-    cause: Cause
+    cause: Cause | None
     before: str
     after: str
     sure: Sureness = "certain"

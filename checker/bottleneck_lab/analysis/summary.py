@@ -43,6 +43,8 @@ class Summary(msgspec.Struct, frozen=True):
     format: str
     emulated: bool
     cpu_only: bool
+    origin_ns: int
+    """Where the capture begins: what moments shown to a reader count from."""
     start_ns: int
     wall_ns: int
     ranks: list[int]
@@ -66,6 +68,8 @@ class Summary(msgspec.Struct, frozen=True):
     stragglers: list[Straggler]
     findings: list[Finding]
     roofline: Roofline = Roofline()
+    blind: bool = False
+    """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
 
 
 def summarise(timeline: Timeline) -> Summary:
@@ -96,6 +100,7 @@ def summarise(timeline: Timeline) -> Summary:
         format=timeline.format,
         emulated=timeline.emulated,
         cpu_only=not len(timeline.device),
+        origin_ns=timeline.extent[0],
         start_ns=window.start,
         wall_ns=window.length,
         ranks=list(timeline.ranks),

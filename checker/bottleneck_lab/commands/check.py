@@ -5,23 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab
-from bottleneck_lab.commands.evidence import figures, mismatch, readable
+from bottleneck_lab.commands.diagnose import asked, commit_answers
+from bottleneck_lab.commands.evidence import mismatch, readable, seen
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.static import show_static
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.commands.where import tell_next
+from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.attest import load_private_key, sign
-from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
-from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture, problems
+from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.process import shown
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.report.console import render_verdict
-from bottleneck_lab.workspace.attempts import Attempt, record, submission
+from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
+from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
@@ -64,6 +68,7 @@ def command(
         render_verdict(attempt.verdict, console())
         _tell_of_older_capture(workspace)
         note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
+        tell_next(workspace)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
 
@@ -85,6 +90,7 @@ def check_here(
     workspace.require_current()
     require_torch("`lab check`")
     lab = workspace.lab
+    require_diagnosis(workspace)
     chosen = choose_device(lab, device or workspace.info.device)
     key = load_private_key(key_file) if key_file else None
     if key_file:
@@ -93,8 +99,28 @@ def check_here(
         verdict = _measure(workspace, folder, chosen)
         verdict = sign(verdict, key) if key else verdict
         attempt = record(workspace, verdict, folder)
-    note_attempt(lab.slug, str(workspace.root), verdict.outcome.value)
+    standing = verdict.diagnosis
+    note_attempt(
+        lab.slug,
+        str(workspace.root),
+        verdict.outcome.value,
+        named=standing.named if standing else None,
+        copied=bool(standing and standing.copied),
+    )
     return attempt
+
+
+def require_diagnosis(workspace: Workspace) -> None:
+    """Commit the diagnosis that is handed in. Raises UsageError, before anything is measured, for one that cannot be graded."""
+    questions = asked(workspace)
+    wrong = problems(questions, load_answers(workspace.root))
+    if wrong:
+        raise UsageError(
+            f"The diagnosis is not complete. {' '.join(f'{id_}: {sentence}' for id_, sentence in wrong.items())}",
+            "`lab diagnose` asks the questions; a check measures once they are answered.",
+        )
+    if questions:
+        commit_answers(workspace)
 
 
 def _require_secret(key_file: Path, lab: Lab) -> None:
@@ -113,11 +139,12 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
 
 def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
-    questions = lab.spec.questions
-    seen = figures(workspace) if any(question.from_capture for question in questions) else None
-    results, prediction = grade_diagnosis(questions, load_answers(folder), load_answers(lab.solution), seen)
+    questions, solution = asked(workspace), load_answers(lab.solution)
+    commitments = load_record(workspace).commitments
+    capture = seen(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
+    results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)
     with progress() as show:
-        return check_lab(
+        verdict = check_lab(
             lab,
             folder,
             device,
@@ -127,3 +154,33 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
             diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )
+    if not questions:
+        return verdict
+    return msgspec.structs.replace(verdict, diagnosis=standing_of(workspace, verdict, folder))
+
+
+def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standing:
+    """What the first committed diagnosis is worth, as it was first graded, and what helped with it."""
+    lab, history = workspace.lab, load_record(workspace)
+    first, *later = history.commitments
+    before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
+    known = next((standing.named for standing in before if standing and standing.named is not None), None)
+    named = known if known is not None else _named(workspace, verdict)
+    copied = history.help.solution is not None or lab.code_hash(folder) == lab.code_hash(lab.solution)
+    return Standing(named, copied=copied, corrections=len(later), hints=first.hints, told=first.told)
+
+
+def _named(workspace: Workspace, verdict: Verdict) -> bool | None:
+    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None where this check does not know."""
+    lab = workspace.lab
+    first, *later = load_record(workspace).commitments
+    if first.told:
+        return False
+    if any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria):
+        # Judged against the verifier's own captures: of the first diagnosis that says something only while there is no other.
+        holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]
+        return False if later or False in holds else None if None in holds else True
+    questions = lab.spec.questions
+    capture = seen(workspace, first.capture) if needs_capture(questions) else None
+    results, _ = grade_diagnosis(questions, first.answers, load_answers(lab.solution), capture)
+    return all(result.holds for result in results)

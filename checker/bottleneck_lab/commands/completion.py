@@ -18,7 +18,7 @@ def lab_names(incomplete: str) -> list[Offer]:
         labs = load_labs()
     except LabError:
         return []
-    return [(slug, lab.spec.title) for slug, lab in labs.items() if slug.startswith(incomplete)]
+    return [(lab.name, lab.spec.title) for lab in labs.values() if lab.name.startswith(incomplete)]
 
 
 def capture_numbers(incomplete: str) -> list[Offer]:

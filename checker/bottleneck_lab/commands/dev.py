@@ -133,7 +133,7 @@ def _check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = F
 
 def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device, sandbox_required: bool) -> Verdict:
     answers = load_answers(lab.solution)
-    questions = [question for question in lab.spec.questions if question.from_capture is None]
+    questions = [question for question in lab.spec.questions if not (question.from_capture or question.shows)]
     unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
     given = answers if unanswered else load_answers(workspace)
     results, prediction = grade_diagnosis(questions, given, answers, None)

@@ -1,147 +1,171 @@
-"""`lab diagnose`: say what the cause is, what shows it, and what a fix would bring."""
+"""`lab diagnose`: commit to a cause, to evidence measured in one's own capture, and to the gain that a fix would bring."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.commands.evidence import of_shipped_code, read_capture
+from bottleneck_lab.commands.answers import ask, parse_answers
+from bottleneck_lab.commands.evidence import evidence_capture
+from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.errors import ExitCode, UsageError
-from bottleneck_lab.grading.diagnosis import disagreement, figures_of, problem, shown
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problems
+from bottleneck_lab.workspace.commitments import Commitment, commit, is_blind, load_record, note_revealed
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.hints import take_hint
+from bottleneck_lab.workspace.progress import note_diagnosis, note_hint
 
-EXAMPLE = "lab diagnose --answer evidence=0.6"
+EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
 
 def command(
     answer: Annotated[
         list[str] | None,
-        typer.Option("--answer", "-a", metavar="ID=VALUE", help="Answer one question without being asked."),
+        typer.Option(
+            "--answer", "-a", metavar="ID=VALUE", help="Answer one question; a choice by number or beginning."
+        ),
     ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Save the answers, and commit to nothing yet.")] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Show causes without a diagnosis: costs every hint, and is recorded.")
+    ] = False,
+    sibling: Annotated[
+        bool, typer.Option("--sibling", help="Diagnose another case of the same family, from its capture alone.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Answer the lab's questions: cause, evidence from your capture, and the gain you predict.
+    """Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.
 
-    The answers go into diagnosis.toml, which you may also edit. What can be read off your capture is compared at once;
-    `lab check` grades it all.
+    The answers go into diagnosis.toml, which you may also edit. Once all are given they are committed: from then on
+    reports show causes, findings and ceilings, with your figures beside the tool's. The first diagnosis is the one that
+    counts as naming the cause; later ones are corrections.
     """
     workspace = here()
+    if sibling:
+        diagnose_sibling(workspace, answer or [], json=json)
+        return
+    if reveal:
+        _reveal(workspace)
+        return
     questions = workspace.lab.spec.questions
-    known = load_answers(workspace.root)
+    wrong: list[str] = []
     if answer:
-        given = _parse(questions, answer)
-    elif sys.stdin.isatty() and not json:
-        given = {}
-        for question in questions:  # Each is saved at once: whoever leaves in the middle keeps what was answered.
-            given[question.id] = _ask(question, known.get(question.id))
-            save_answers(workspace, {question.id: given[question.id]})
-    else:
-        given = {}
-    if answer:
+        given, wrong = parse_answers(questions, answer)
         save_answers(workspace, given)
-    _report(workspace, {**known, **given}, json=json)
-
-
-def _parse(questions: list[QuestionSpec], answers: list[str]) -> dict[str, str | float]:
-    by_id = {question.id: question for question in questions}
-    given = {}
-    for text in answers:
-        key, equals, value = text.partition("=")
-        if not equals or key not in by_id:
-            raise UsageError(
-                f"'{text}' answers no question of this lab.",
-                f"Write ID=VALUE, with one of: {', '.join(by_id) or 'none'}.",
-            )
-        given[key] = _value(by_id[key], value)
-    return given
-
-
-def _value(question: QuestionSpec, text: str) -> str | float:
-    """The typed answer. Raises UsageError when it has not the form that the question asks for."""
-    value: str | float = text.strip()
-    if question.type in ("share", "ratio"):
-        try:
-            value = float(text)
-        except ValueError:
-            raise UsageError(
-                f"{question.id}: '{text}' is not a number.", "Write a plain number, such as 0.6."
-            ) from None
-    wrong = problem(question, value)
+    elif sys.stdin.isatty() and not json:
+        for question in questions:  # Each is saved at once: whoever leaves in the middle keeps what was answered.
+            known = load_answers(workspace.root).get(question.id)
+            save_answers(workspace, {question.id: ask(question, known)})
+    asks = sys.stdin.isatty() and not answer and not json
+    committed = _commit_if_whole(workspace, asks=asks) if (answer or asks) and not wrong and not draft else None
+    _report(workspace, committed, json=json)
     if wrong:
-        raise UsageError(f"{question.id}: {wrong}", f"The question: {question.ask}")
-    return value
+        raise UsageError(" ".join(wrong), "The other answers are saved.")
 
 
-def _ask(question: QuestionSpec, known: Any) -> str | float:
-    """Ask at the terminal until the answer has the right form."""
-    say(f"\n{question.ask}", style="bold")
-    for number, choice in enumerate(question.choices, 1):
-        say(f"  {number}  {choice}", hang=3)
-    while True:
-        text = str(typer.prompt(question.id, default=known if known not in (None, "") else None))
-        if question.choices and text.isdecimal() and 1 <= int(text) <= len(question.choices):
-            text = question.choices[int(text) - 1]
-        elif question.choices and text not in question.choices:
-            say(f"Type a number from 1 to {len(question.choices)}.", style="red")
-            continue
-        try:
-            return _value(question, text)
-        except UsageError as error:
-            say(error.message, style="red")
+def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
+    """Commit the answers once all are there; None while they are not, and where the learner would rather wait."""
+    questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
+    if not questions or problems(questions, answers):
+        return None
+    if asks and is_blind(workspace) and not typer.confirm("\nCommit this diagnosis?", default=True):
+        return None
+    return commit_answers(workspace)
 
 
-def compare_answers(
-    workspace: Workspace, answers: dict[str, Any], read: Callable[[Path], Summary] = read_capture
-) -> list[dict[str, Any]]:
-    """Each answer with what the capture shows, and what is wrong with its form or disagrees with that.
-
-    A choice is graded by `lab check` only.
-    """
+def asked(workspace: Workspace) -> list[QuestionSpec]:
+    """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
     questions = workspace.lab.spec.questions
-    summary = of_shipped_code(workspace, read) if questions else None
-    seen = figures_of(summary) if summary else None
-    rows = []
-    for question in questions:
-        given = answers.get(question.id)
-        wrong = problem(question, given)
-        if wrong is None and question.from_capture:
-            wrong = disagreement(question, float(given or 0), seen)
-        row = {"id": question.id, "ask": question.ask, "answer": given, "choices": question.choices}
-        rows.append({**row, "evidence": _evidence(question, summary, seen), "problem": wrong})
-    return rows
+    if load_record(workspace).help.solution is None:
+        return questions
+    return [question for question in questions if not needs_capture([question])]
 
 
-def _evidence(question: QuestionSpec, summary: Summary | None, seen: dict[str, float] | None) -> str:
-    """The capture's sentence on what is asked: its figure, or for a cause the costliest finding that is one of the choices."""
-    if summary is None or seen is None:
-        return ""
-    found = (each.evidence for each in summary.findings if {each.id, each.cause} & set(question.choices))
-    return shown(question, seen) or next(found, "")
+def commit_answers(workspace: Workspace) -> Commitment:
+    """Commit what stands in diagnosis.toml. Raises UsageError where evidence is asked for and there is no capture to hold it against."""
+    questions, answers = asked(workspace), load_answers(workspace.root)
+    capture = evidence_capture(workspace)
+    if capture is None and needs_capture(questions):
+        raise UsageError(
+            "Your answers are saved, but there is no capture of yours that they could have been measured in.",
+            "`lab profile` makes one. Then `lab diagnose` again.",
+        )
+    made = commit(
+        workspace, {question.id: answers[question.id] for question in questions}, capture.name if capture else ""
+    )
+    note_diagnosis(workspace.lab.slug, str(workspace.root))
+    return made
 
 
-def _report(workspace: Workspace, answers: dict[str, Any], *, json: bool) -> None:
-    rows = compare_answers(workspace, answers)
+def _reveal(workspace: Workspace) -> None:
+    """Record that the causes were shown, and every hint with them."""
+    if not is_blind(workspace):
+        say("Nothing is hidden here any more: `lab report` shows causes, findings and the ceiling.")
+        return
+    if sys.stdin.isatty() and not typer.confirm("Show the causes? It counts as all hints, and is recorded."):
+        raise typer.Exit
+    while take_hint(workspace) is not None:
+        note_hint(workspace.lab.slug, str(workspace.root))
+    note_revealed(workspace)
+    say("`lab report` now shows causes, findings and the ceiling; `lab hint --again` shows all hints.")
+    say("\nNext: lab report", style="bold")
+
+
+def _report(workspace: Workspace, committed: Commitment | None, *, json: bool) -> None:
+    questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
+    wrong = problems(questions, answers)
     if json:
-        print_json(rows)
-    elif not rows:
+        rows = [
+            {
+                "id": question.id,
+                "ask": question.ask,
+                "answer": answers.get(question.id),
+                "choices": question.choices,
+                "problem": wrong.get(question.id),
+            }
+            for question in questions
+        ]
+        print_json({"questions": rows, "commitments": load_record(workspace).commitments})
+        return
+    if not questions:
         say("This lab asks no questions.")
+        return
+    for question in questions:
+        _show(question, answers.get(question.id), wrong.get(question.id))
+    _conclude(workspace, committed, list(wrong))
+
+
+def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
+    """One line a question: saved, or still open."""
+    if is_given(answer):
+        say(f"  {question.id}: {format_answer(question, answer)}", hang=4)
+        if wrong:
+            say(f"    {wrong}", style="red")
     else:
-        for row in rows:
-            _show(row)
-        say("diagnosis.toml holds your answers; `lab check` grades them together with your fix.")
-    if any(row["problem"] for row in rows):
-        raise typer.Exit(ExitCode.FAIL)
+        say(f"  {question.id}: …", style="dim")
+        say(f"    {question.ask}", style="dim")
+        for number, choice in enumerate(question.choices, 1):
+            say(f"      {number}  {choice}", style="dim", hang=3)
 
 
-def _show(row: dict[str, Any]) -> None:
-    say(f"{'✗' if row['problem'] else '✓'} {row['id']} = {row['answer'] if is_given(row['answer']) else '…'}")
-    for line in filter(None, (row["ask"], row["problem"] or row["evidence"])):
-        say(f"    {line}", style="dim")
+def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[str]) -> None:
+    record = load_record(workspace)
+    if missing:
+        say(f"\nSaved in diagnosis.toml. Still to answer: {', '.join(missing)}.")
+        say("\nNext: lab diagnose", style="bold")
+    elif committed is None:
+        say("\nSaved in diagnosis.toml; not committed yet.")
+        say("\nNext: lab diagnose", style="bold")
+    elif len(record.commitments) == 1:
+        say("\nCommitted. Causes, findings and the ceiling are now in the report, with your figures beside the tool's.")
+        say("\nNext: lab report --html report.html", style="bold")
+    else:
+        say(
+            f"\nCommitted as correction {len(record.commitments) - 1}; the first diagnosis is what counts as naming the cause."
+        )
+        say("\nNext: lab check", style="bold")

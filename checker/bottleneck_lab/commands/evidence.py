@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.diagnosis import Seen, figures_of
 from bottleneck_lab.report.words import format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -69,22 +70,37 @@ def latest(workspace: Workspace) -> Summary | None:
     return read_capture(captures[-1]) if captures else None
 
 
-def of_shipped_code(workspace: Workspace, read: Callable[[Path], Summary] = read_capture) -> Summary | None:
-    """What the code as shipped shows: a diagnosis is about that, even once the fix has been captured too.
+def evidence_capture(workspace: Workspace) -> Path | None:
+    """The capture that a diagnosis is about: of the code as shipped, also once a fix has been captured.
 
-    From the latest capture of the shipped code, else from the first capture; None without a capture. `read` may know one already.
+    The latest of the shipped code, else the first of all; None without a capture.
     """
     lab, captures = workspace.lab, readable(workspace)
     shipped = lab.code_hash(lab.path)
     of_shipped = [path for path in captures if _description(path).get("code") == shipped]
     chosen = of_shipped[-1:] or captures[:1]
-    return read(chosen[0]) if chosen else None
+    return chosen[0] if chosen else None
+
+
+Known = tuple[Path | None, Timeline]
+"""A capture's folder, and what was read from it: nothing is read twice."""
+
+
+def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> Seen | None:
+    """The capture of that name, else the one that a diagnosis is about, as answers are held against it; None without one."""
+    named = workspace.captures / capture if capture else None
+    folder = named if named and named.is_dir() else evidence_capture(workspace)
+    if folder is None:
+        return None
+    timeline = known[1] if known and known[0] == folder else read_timeline(folder)
+    start, end = timeline.extent
+    return Seen(figures_of(summarise(timeline)), end - start, partial(figures_within, timeline))
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:
-    """The same as named numbers; None without a capture."""
-    summary = of_shipped_code(workspace)
-    return figures_of(summary) if summary else None
+    """The figures of the capture that a diagnosis is about; None without one."""
+    folder = evidence_capture(workspace)
+    return figures_of(read_capture(folder)) if folder else None
 
 
 def evidence(workspace: Workspace, finding: str) -> str | None:

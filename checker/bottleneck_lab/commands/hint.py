@@ -8,7 +8,8 @@ import typer
 
 from bottleneck_lab.catalog import HintSpec
 from bottleneck_lab.commands.evidence import evidence
-from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.commands.ui import Json, here, note, print_json, say
+from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.progress import note_hint
@@ -33,6 +34,10 @@ def command(
         return
     if taken is None and not again:
         say("There are no further hints. These are the ones you have had:" if rows else "This lab has no hints.")
+    if taken is not None and is_blind(workspace):
+        note(
+            f"{taken + 1} of {len(hints)} hints taken: recorded beside your diagnosis. With all of them, it no longer counts as yours."
+        )
     for row in rows:
         say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.report.words import headline
+from bottleneck_lab.grading.diagnosis import format_answer
+from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
+from bottleneck_lab.workspace.commitments import Commitment, Record, load_record
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.siblings import load_drawn
 
 EXAMPLE = "lab history --json"
 
 
 def command(json: Json = False) -> None:
     """List your checks of this lab, with predicted beside measured."""
-    rows = [_row(attempt) for attempt in load_attempts(here())]
+    workspace = here()
+    rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
+    cases = load_drawn(workspace)
     if json:
-        print_json(rows)
-    elif rows:
+        print_json({"checks": rows, "diagnoses": record.commitments, "help": record.help, "siblings": cases})
+        return
+    if rows:
         _show(rows)
     else:
         say("There are no checks yet: `lab check` makes one.")
+    _show_diagnoses(workspace, record)
+    for case in cases:
+        said = {True: "named its cause", False: "did not name its cause", None: "not answered yet"}[case.named]
+        say(f"{case.at[:16].replace('T', ' ')}  a further case: {said}")
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:
@@ -35,7 +46,25 @@ def _row(attempt: Attempt) -> dict[str, Any]:
         "predicted": verdict.prediction.predicted if verdict.prediction else None,
         "measured": verdict.prediction.measured if verdict.prediction else None,
         "submission": str(attempt.submission),
+        "diagnosis": verdict.diagnosis,
     }
+
+
+def _show_diagnoses(workspace: Workspace, record: Record) -> None:
+    """The diagnoses as they were committed: the first counts, the others are corrections of it."""
+    for number, made in enumerate(record.commitments):
+        title = f"correction {number}" if number else "diagnosis"
+        answers = ", ".join(
+            f"{question.id} {format_answer(question, made.answers[question.id])}"
+            for question in workspace.lab.spec.questions
+            if question.id in made.answers
+        )
+        say(f"{made.at[:16].replace('T', ' ')}  {title}, {_help(made)}: {answers}", hang=2)
+
+
+def _help(made: Commitment) -> str:
+    told = {"": "", "hints": " (all)", "revealed": ", causes revealed", "solution": ", solution seen"}[made.told]
+    return f"{made.hints} hint{'s' * (made.hints != 1)}{told}"
 
 
 _STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
@@ -48,4 +77,5 @@ def _show(rows: list[dict[str, Any]]) -> None:
         when = row["at"][:16].replace("T", " ")
         predicted, measured = (f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured"))
         start = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {predicted:>9}  {measured:>8}"
-        say(f"{start}  {row['headline']}", style=_STYLES[row["outcome"]], hang=3)
+        standing = describe_standing(row["diagnosis"])
+        say(f"{start}  {row['headline']}{f'; {standing}' if standing else ''}", style=_STYLES[row["outcome"]], hang=3)

@@ -12,7 +12,7 @@ EXAMPLE = "lab list --json"
 
 
 def command(json: Json = False) -> None:
-    """Show the course: every lab, what it teaches, and how far you are."""
+    """Show the course: every lab, what you learned in it, and how far you are."""
     done = load_progress().labs
     rows = [_row(lab, done.get(slug)) for slug, lab in load_labs().items()]
     if json:
@@ -29,15 +29,16 @@ def _state(entry: LabProgress | None) -> str:
 
 def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
     return {
-        "lab": lab.slug,
+        "lab": lab.name,
         "title": lab.spec.title,
         "stage": lab.stage,
         "minutes": lab.spec.minutes,
-        "skills": lab.spec.skills,
+        "skills": lab.spec.skills if entry and entry.diagnosed else [],
         "devices": list(lab.spec.devices),
         "state": _state(entry),
         "attempts": entry.attempts if entry else 0,
         "workspace": entry.workspace if entry else None,
+        "named": entry.named if entry else None,
     }
 
 
@@ -51,5 +52,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             say(f"{stage}", style="bold")
         start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
         say(f"{start}{row['title']}", hang=len(start) - 1 if row["state"] != "open" else len(start) - 3)
-        say(f"{'':5}{'; '.join(row['skills'])}", style="dim")
+        about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]
+        if about:
+            say(f"{'':5}{'; '.join(about)}", style="dim")
     say("\n`lab start LAB` begins one; `lab` alone says what is next.", style="dim")

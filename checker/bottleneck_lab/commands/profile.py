@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
@@ -20,11 +20,14 @@ from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool
 from bottleneck_lab.commands.evidence import read_capture, read_timeline, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
+from bottleneck_lab.commands.where import tell_next
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
 from bottleneck_lab.report.console import render_counters, render_summary
+from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
 from bottleneck_lab.workspace.captures import held, make_capture, new_folder
+from bottleneck_lab.workspace.commitments import is_blind_at
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
 from bottleneck_lab.workspace.home import home
@@ -51,7 +54,9 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")
     ] = None,
-    limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after so long.")] = 3600.0,
+    limit_s: Annotated[
+        float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")
+    ] = 3600.0,
     shapes: Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: the operators' input shapes.")] = True,
     memory: Annotated[bool, typer.Option("--memory", help="torch: every allocation.")] = False,
     stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: lines of Python.")] = False,
@@ -93,7 +98,7 @@ def command(
 def _only_for_programs() -> None:
     raise UsageError(
         "In a lab a capture is always made the same way; only --tool and --device can be chosen.",
-        "Name the program to use the other options: `lab profile --stack -- python train.py`.",
+        "Name the program, with the arguments that it needs, to use the other options: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
     )
 
 
@@ -103,7 +108,7 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
     parts = [int(part) for part in text.split(",") if part.strip().isdecimal()]
     if len(parts) != 3 or text.count(",") != 2 or not parts[2]:
         raise UsageError(
-            f"'{text}' is no schedule.",
+            f"'{text}' is not a schedule.",
             "Give three numbers: `--schedule 5,2,10` waits 5 steps, warms up 2, records 10.",
         )
     return parts[0], parts[1], parts[2]
@@ -191,7 +196,7 @@ def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
 
 
 def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:
-    summary = summarise(timeline) if timeline is not None else None
+    summary = _as_shown(summarise(timeline), folder) if timeline is not None else None
     if json:
         files = sorted(path.name for path in folder.iterdir())
         print_json(
@@ -217,17 +222,24 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
         say(f"\nNext: lab report {folder} --html report.html", style="bold")
 
 
+def _as_shown(summary: Summary, folder: Path) -> Summary:
+    """What of a capture's summary may be seen where it lies: in a lab without a diagnosis, no causes."""
+    return evidence_only(summary) if is_blind_at(folder) else summary
+
+
 def _show_kernels(folder: Path, files: list[str]) -> None:
     """The kernels' counters, one's own beside the library's, and what to attack first."""
+    blind = is_blind_at(folder)
     for name in files:
         timeline = load(folder / name)
-        render_counters(compare_kernels(timeline.counters), timeline.notes, console())
+        pairs = compare_kernels(timeline.counters)
+        render_counters(counters_only(pairs) if blind else pairs, timeline.notes, console(), blind=blind)
 
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
     workspace = here()
     folder = capture(workspace.root, tool, device, no_wait=no_wait)
-    summary = read_capture(folder) if folder in readable(workspace) else None
+    summary = _as_shown(read_capture(folder), folder) if folder in readable(workspace) else None
     if json:
         print_json(
             {"capture": str(folder), "files": sorted(path.name for path in folder.iterdir()), "summary": summary}
@@ -237,7 +249,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         render_summary(summary, console())
     _show_description(folder, tool)
     note(f"The capture is in {folder}")
-    say("\nNext: lab diagnose", style="bold")
+    tell_next(workspace)
 
 
 def _show_description(folder: Path, tool: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +14,19 @@ from rich.text import Text
 
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.query import query
+from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.diagnose import compare_answers
-from bottleneck_lab.commands.evidence import circumstances, mismatch, read_capture, readable, trace_files
+from bottleneck_lab.commands.evidence import Known, circumstances, mismatch, readable, seen, trace_files
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.diagnosis import format_answer, shown
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report.console import render_counters, render_summary, render_verdict
+from bottleneck_lab.report.console import render_counters, render_selection, render_summary, render_verdict
+from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.report.page_verdict import Answered
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
@@ -34,8 +36,10 @@ from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import find_capture
-from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.commitments import is_blind_at, load_record
+from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace, numbered
+from bottleneck_lab.workspace.siblings import open_case, traces_of
 
 EXAMPLE = "lab report --html report.html"
 
@@ -58,31 +62,52 @@ def command(
     query: Annotated[
         str | None, typer.Option("--query", metavar="SQL", help="Ask the capture's tables; times are in ns.")
     ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="BEGIN-END", help="What every thread did in a stretch: 12.5-14 ms.")
+    ] = None,
+    gap: Annotated[
+        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for the N-th longest gap of a device.")
+    ] = None,
+    sibling: Annotated[bool, typer.Option("--sibling", help="The case that `lab diagnose --sibling` drew.")] = False,
     recorded: Annotated[
         str | None, typer.Option("--recorded", metavar="TOOL", help="The report that came with this lab: ncu.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict."""
+    """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.
+
+    In a lab, causes and findings appear once a diagnosis is committed. Elsewhere nothing is hidden.
+    """
     keep_freed()
-    subject = recorded_subject(recorded) if recorded else find_subject(capture)
+    subject = recorded_subject(recorded) if recorded else sibling_subject() if sibling else find_subject(capture)
     if html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
     elif open_:
         open_trace(subject.traces[0])
     elif query:
         _query(subject, query, json=json)
+    elif at or gap:
+        _show_stretch(subject, at, gap or 1, json=json)
     else:
         _show(subject, json=json)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: trace files, the capture's folder where there is one, and the lab that it was made in."""
+    """What a report is about: trace files, the capture's folder where there is one, and the lab that it was made in.
+
+    `blind`: causes are the reader's to find, and are not shown.
+    """
 
     traces: list[Path]
     folder: Path | None = None
     workspace: Workspace | None = None
+    blind: bool = False
+
+    def summary(self, timeline: Timeline) -> Summary:
+        """The timeline summed up, as this reader may see it."""
+        summary = summarise(timeline)
+        return evidence_only(summary) if self.blind else summary
 
     def timeline(self) -> Timeline:
         """All ranks together. Raises CaptureError when a trace cannot be read."""
@@ -102,8 +127,8 @@ def find_subject(what: str | None) -> Subject:
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
-            return Subject(trace_files(path), path)
-        return Subject(find_traces(path) if path.is_dir() else [path])
+            return Subject(trace_files(path), path, blind=is_blind_at(path))
+        return Subject(find_traces(path) if path.is_dir() else [path], blind=is_blind_at(path))
     try:
         workspace = here()
     except UsageError:
@@ -113,7 +138,7 @@ def find_subject(what: str | None) -> Subject:
         return Subject(trace_files(folder), folder)
     latest = readable(workspace)[-1:] if what is None else []
     folder = latest[0] if latest else find_capture(workspace, what)
-    return Subject(trace_files(folder), folder, workspace)
+    return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
 
 
 def _own_capture(what: str | None) -> Path | None:
@@ -128,29 +153,80 @@ def recorded_subject(tool: str) -> Subject:
 
     Raises UsageError where there is none.
     """
-    slug, folder = here().lab.slug, content_root() / "datasets" / "captures"
+    workspace = here()
+    slug, folder = workspace.lab.slug, content_root() / "datasets" / "captures"
     found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
     if not found:
         raise UsageError(f"{slug} came with no report of '{tool}'.", "`lab profile` makes a capture here.")
-    return Subject(found[:1])
+    return Subject(found[:1], blind=is_blind_at(workspace.root))
+
+
+def sibling_subject() -> Subject:
+    """The case that was drawn last in this lab; blind until it is answered. Raises UsageError where none was drawn."""
+    workspace = here()
+    traces = traces_of(workspace)
+    if not traces:
+        raise UsageError("No further case has been drawn here.", "`lab diagnose --sibling` draws one.")
+    return Subject(traces, blind=open_case(workspace) is not None)
 
 
 def _show(subject: Subject, *, json: bool) -> None:
     timeline, attempts, warning = subject.timeline(), subject.attempts(), subject.mismatch()
-    summary, pairs = summarise(timeline), compare_kernels(timeline.counters)
+    summary, pairs = subject.summary(timeline), compare_kernels(timeline.counters)
+    pairs = counters_only(pairs) if subject.blind else pairs
     if json:
         capture, verdict = str(subject.folder or subject.traces[0]), attempts[-1] if attempts else None
         print_json({"capture": capture, "summary": summary, "counters": pairs, "verdict": verdict, "warning": warning})
         return
     if pairs:
-        render_counters(pairs, timeline.notes, console())
+        render_counters(pairs, timeline.notes, console(), blind=subject.blind)
     else:
         render_summary(summary, console())
+    if subject.workspace and not subject.blind:
+        _show_answers(subject.workspace, (subject.folder, timeline))
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
         say("")
         render_verdict(attempts[-1], console())
+
+
+def _show_answers(workspace: Workspace, known: Known) -> None:
+    """The committed diagnosis, the learner's figures beside the tool's."""
+    answers = _answers(workspace, known)
+    if answers:
+        say("\nYour diagnosis", style="bold")
+    for row in answers:
+        say(f" {row.ask}", style="dim", hang=1)
+        say(f"   You: {row.answer}{f'. {row.evidence}' if row.evidence else ''}", hang=5)
+
+
+def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> None:
+    """What every device and thread did in a stretch, or in the `gap`-th longest gap."""
+    timeline = subject.timeline()
+    stretch = parse_stretch(at) if at else _longest_gap(subject.summary(timeline), gap)
+    if stretch is None:
+        raise UsageError(
+            f"'{at}' is not a stretch of time." if at else f"There is no gap {gap} in this capture.",
+            "Give begin and end from the capture's begin: `lab report --at 12.5-14ms`."
+            if at
+            else "`lab report` lists the gaps.",
+        )
+    selection: Selection = select(timeline, stretch)
+    if json:
+        print_json(selection)
+    else:
+        render_selection(selection, timeline, console())
+
+
+def _longest_gap(summary: Summary, number: int) -> Window | None:
+    gaps = sorted(
+        (gap for use in summary.devices for gap in use.largest_gaps), key=lambda gap: gap.start_ns - gap.end_ns
+    )
+    if number > len(gaps):
+        return None
+    gap = gaps[number - 1]
+    return Window(gap.start_ns - summary.origin_ns, gap.end_ns - summary.origin_ns)
 
 
 def _query(subject: Subject, sql: str, *, json: bool) -> None:
@@ -172,17 +248,12 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 def write_html(subject: Subject, target: Path) -> Path:
     """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
     timeline, workspace, warning = subject.timeline(), subject.workspace, subject.mismatch()
-    summary = summarise(timeline)
-
-    def read(folder: Path) -> Summary:
-        return summary if folder == subject.folder else read_capture(folder)
-
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
         timeline=timeline,
-        summary=summary,
+        summary=subject.summary(timeline),
         attempts=subject.attempts(),
-        diagnosis=_answers(workspace, read) if workspace else [],
+        diagnosis=_answers(workspace, (subject.folder, timeline)) if workspace and not subject.blind else [],
         environment=circumstances(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )
@@ -192,18 +263,16 @@ def write_html(subject: Subject, target: Path) -> Path:
     return target
 
 
-def _answers(workspace: Workspace, read: Callable[[Path], Summary]) -> list[Answered]:
-    """The learner's answers, each beside what the capture shows; a choice is left to `lab check`."""
-    read_off = {question.id for question in workspace.lab.spec.questions if question.from_capture}
+def _answers(workspace: Workspace, known: Known) -> list[Answered]:
+    """The committed answers, each beside what the capture shows; whether they are right, `lab check` says. `known` has been read already."""
+    commitments = load_record(workspace).commitments
+    if not commitments:
+        return []
+    answers, capture = commitments[-1].answers, seen(workspace, commitments[-1].capture, known)
     return [
-        Answered(
-            row["ask"],
-            str(row["answer"]),
-            row["problem"] or row["evidence"],
-            not row["problem"] if row["problem"] or row["id"] in read_off else None,
-        )
-        for row in compare_answers(workspace, load_answers(workspace.root), read)
-        if is_given(row["answer"])
+        Answered(question.ask, format_answer(question, answers[question.id]), shown(question, answers, capture))
+        for question in workspace.lab.spec.questions
+        if is_given(answers.get(question.id))
     ]
 
 

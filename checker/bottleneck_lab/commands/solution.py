@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from bottleneck_lab.commands.evidence import figures
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.commitments import note_solution_taken
 from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_solution
@@ -34,6 +34,7 @@ def command(
     if not yes:
         _ask(show=show)
     note_solution(workspace.lab.slug, str(workspace.root))
+    note_solution_taken(workspace)
     kept = None if show else take_solution(workspace)
     if not show:
         _quote_own_figures(workspace)
@@ -46,17 +47,11 @@ def command(
 
 
 def _quote_own_figures(workspace: Workspace) -> None:
-    """Answers that are read off a capture are the learner's own capture's, or the last check's, where there is one: the reference was captured elsewhere."""
-    seen = figures(workspace) or {}
-    quoted: dict[str, str | float] = {
-        question.id: round(seen[question.from_capture], 2)
-        for question in workspace.lab.spec.questions
-        if question.from_capture in seen
-    }
+    """Answers that a check measures are the last check's, where there is one: the reference was captured elsewhere."""
     for attempt in load_attempts(workspace)[-1:]:
-        quoted |= measured_answers(attempt.verdict.measurement)
-    if quoted:
-        save_answers(workspace, quoted)
+        quoted = measured_answers(attempt.verdict.measurement)
+        if quoted:
+            save_answers(workspace, quoted)
 
 
 def _ask(*, show: bool) -> None:
@@ -65,7 +60,9 @@ def _ask(*, show: bool) -> None:
             "The solution is shown only after a question, and there is no terminal to ask at.", "Add `--yes`."
         )
     what = (
-        "Read the reference solution?" if show else "Replace your files with the reference solution? (Yours are kept.)"
+        "Read the reference solution? The lab does not count as solved then."
+        if show
+        else "Replace your files with the reference solution? Yours are kept; the lab does not count as solved then."
     )
     if not typer.confirm(what, err=True):
         raise typer.Exit

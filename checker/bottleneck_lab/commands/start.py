@@ -18,7 +18,7 @@ from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_start
 from bottleneck_lab.workspace.start import start_workspace
 
-EXAMPLE = "lab start dataloader ~/labs/dataloader"
+EXAMPLE = "lab start idle-gpu ~/labs/idle-gpu"
 
 
 def command(
@@ -37,14 +37,14 @@ def command(
 ) -> None:
     """Begin a lab: copy its files into a folder, and make its data set where it is missing."""
     found = find_lab(lab)
-    root = (folder or Path(found.slug)).expanduser().absolute()
+    root = (folder or Path(found.name)).expanduser().absolute()
     workspace, new = start_workspace(found, root, choose_device(found, device))
     note_start(found.slug, str(root))
     if not no_data:
         for name in found.spec.datasets:
             make(name)
     if json:
-        print_json({"lab": found.slug, "workspace": str(root), "device": workspace.info.device, "new": new})
+        print_json({"lab": found.name, "workspace": str(root), "device": workspace.info.device, "new": new})
     else:
         _tell(workspace, new=new)
 
@@ -52,9 +52,9 @@ def command(
 def _tell(workspace: Workspace, *, new: bool) -> None:
     spec = workspace.lab.spec
     if not new:
-        say(f"You started '{workspace.lab.slug}' in this folder before; nothing was changed.")
+        say(f"You started '{workspace.lab.name}' in this folder before; nothing was changed.")
     else:
-        say(f"Started '{workspace.lab.slug}' on {workspace.info.device}: {spec.title}")
+        say(f"Started '{workspace.lab.name}' on {workspace.info.device}: {spec.title}")
         if workspace.info.device == "virtual":
             say(
                 "`virtual` is an emulated accelerator: your host code runs for real, the device's time is modelled.",

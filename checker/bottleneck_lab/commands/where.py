@@ -27,7 +27,7 @@ def command() -> None:
 
 def _describe(workspace: Workspace) -> None:
     lab = workspace.lab
-    say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
+    say(f"{lab.name}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
     say(lab.spec.symptom)
     attempts = load_attempts(workspace)
     if attempts:
@@ -35,6 +35,11 @@ def _describe(workspace: Workspace) -> None:
     change = workspace.changed_lab()
     if change:
         say(f"{change} `lab reset --update` brings in the new files and leaves your edits as they are.", style="yellow")
+
+
+def tell_next(workspace: Workspace) -> None:
+    """What to do next in a lab, as the last line of a command."""
+    _tell_step(next_here(workspace, load_labs(), load_progress()))
 
 
 def _tell_step(step: Step) -> None:

@@ -114,13 +114,15 @@ def _result(spec: CriterionSpec, holds: bool | None, interval: Interval, samples
 
 def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count: str) -> str:
     """Such as `41% (39–43%, 12 blocks)`; a bound or a figure that is missing is left out."""
-    low, value, high = (format_figure(figure, spec.unit, spec.target) for figure in interval)
+    value = format_figure(interval.median, spec.unit, spec.target)
     undecided = "undecided, " if holds is None else ""
     if math.isnan(interval.median):
         return f"{undecided}{count} measured"
-    details = [f"{low.removesuffix(_suffix(spec.unit))}–{high}"] if math.isfinite(interval.high) else []
+    bounds = format_range(interval.low, interval.high, spec.unit, spec.target) if math.isfinite(interval.high) else ""
+    details = [bounds] if bounds and holds is not None else []
     details += [] if count.startswith("0 ") else [count]
-    return f"{undecided}{value}{' (' + ', '.join(details) + ')' if details else ''}"
+    shown = bounds if bounds and holds is None else value  # a middle that decides nothing is no figure to quote
+    return f"{undecided}{shown}{' (' + ', '.join(details) + ')' if details else ''}"
 
 
 def _reminder(spec: CriterionSpec) -> str:
@@ -166,6 +168,11 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
         if against is None or value == against or text != _digits(against, unit, digits):
             break
     return text
+
+
+def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
+    """Two figures with one unit, such as `39–43%`."""
+    return f"{format_figure(low, unit, against).removesuffix(_suffix(unit))}–{format_figure(high, unit, against)}"
 
 
 def _digits(value: float, unit: str, more: int) -> str:
@@ -258,7 +265,7 @@ _ADVICE: dict[FailReason, list[str]] = {
     "the mechanism is still there": [
         "What the lab is about is still there: `lab report` shows where it stands in the trace."
     ],
-    "wrong diagnosis": ["Read your capture again with `lab report`, then correct diagnosis.toml."],
+    "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
     "crashed": ["`lab run` runs it in the open and shows the whole error."],
     "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
     "forbidden call": ["Write that part yourself: the brief says what may be called."],
@@ -273,8 +280,8 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
         return Conclusion(Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason])
     if not failed:
         return None
-    reason, also = _REASONS[failed[0].kind], dict.fromkeys(f"Also: {result.sentence}" for result in failed[1:])
-    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, [*_ADVICE[reason], *also])
+    reason = _REASONS[failed[0].kind]
+    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, _ADVICE[reason])
 
 
 def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:
@@ -284,7 +291,7 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
     measured = next((result for result in open_ if result.low is not None), None)
     cause, advice = explain_noise(conditions, near_target=measured is not None)
     if conditions.doubt:
-        cause = f"Here a target has to be cleared by {conditions.doubt:.0%}, so far apart came the same code with itself. {cause}"
+        cause = f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must be beaten by {conditions.doubt:.0%}. {cause}"
     return Conclusion(Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice)
 
 

@@ -1,14 +1,18 @@
-"""Grading what a learner says: the cause, the evidence read off the capture, and the gain that a fix should bring.
+"""Grading what a learner says: the cause, the evidence measured in a capture, and the gain that a fix should bring.
 
-Pure: answers, the solution's answers and the capture's figures go in, criteria come out.
+Pure: answers, the solution's answers and the learner's capture go in, criteria come out. A sentence about a wrong answer
+names the rule that it breaks, never the right answer: the question is still open.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.selection import parse_stretch
+from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 
@@ -16,20 +20,55 @@ if TYPE_CHECKING:
     from bottleneck_lab.analysis.device import DeviceUse
     from bottleneck_lab.analysis.summary import Summary
 
+LEAST_STRETCH = 0.002
+"""A stretch shorter than this share of the capture shows nothing that a reader could see."""
+
+NEAR = 0.02
+"""A share this close to another figure of the capture is taken to be that one."""
+
+BEYOND_AMDAHL = 1.1
+"""A prediction may be rounded up by so much before it breaks Amdahl's law."""
+
+_SIGNS_OF = {
+    "input-bound": "the main thread waiting in its loading range while the device is idle",
+    "launch-bound": "many short kernels in every step, with gaps between them that are as long as they are",
+    "synchronisation-bound": "a gap on the device after each of many waiting calls of the host",
+    "copy-bound": "copies on the device with nothing computed beside them",
+    "communication-bound": "collectives on the device with nothing computed beside them",
+    "compute-bound": "a device that is busy nearly all of the time, with long kernels",
+    "memory-bound": "a busy device whose operators do little arithmetic for each byte that they move",
+}
+"""What a capture has to show for each of the common causes: whoever names one has to have seen it."""
+
+_OTHER_FIGURES = {
+    "idle_share": "all of the device's idle time, whatever it waited for",
+    "busy_share": "the share in which the device is busy",
+    "compute_share": "the share in which the device computes",
+    "communication_share": "all communication, hidden behind computation or not",
+    "exposed_communication_share": "communication with nothing computed beside it",
+    "copy_share": "all copies, hidden behind computation or not",
+    "overlap_share": "the share of the communication that is hidden",
+    "top_operator_share": "the largest operator's share of all operators' own time",
+}
+
+
+class Seen(NamedTuple):
+    """The learner's capture, as answers are held against it: its figures, its length, and the figures of any stretch of it."""
+
+    figures: Mapping[str, float]
+    span_ns: int
+    within: Callable[[Window], Mapping[str, float]]
+
 
 def grade_diagnosis(
-    questions: list[QuestionSpec],
-    answers: Mapping[str, Any],
-    solution: Mapping[str, Any],
-    figures: Mapping[str, float] | None,
+    questions: list[QuestionSpec], answers: Mapping[str, Any], solution: Mapping[str, Any], seen: Seen | None
 ) -> tuple[list[CriterionResult], Prediction | None]:
     """One result for each question, and the prediction if a usable one was made.
 
-    `solution` holds the right choices; `figures` what the learner's own capture shows, None without a capture. A number that is
-    asked for without `from_capture`, and a choice that the solution does not answer, only has to be given: whoever measures
-    judges it.
+    `solution` holds the right choices; `seen` is the learner's own capture, None without one. A number that is asked for
+    without `from_capture`, and a choice that the solution does not answer, only has to be given: whoever measures judges it.
     """
-    results = [_grade(question, answers.get(question.id), solution.get(question.id), figures) for question in questions]
+    results = [_grade(question, answers, solution.get(question.id), seen) for question in questions]
     return results, _prediction(questions, answers)
 
 
@@ -83,7 +122,21 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
         )
     if question.type == "text":
         return None if isinstance(answer, str) else "Write a text, in quotes."
+    if question.type == "interval":
+        good = isinstance(answer, str) and parse_stretch(answer)
+        return None if good else "Write a stretch of your capture as begin and end, such as 12.5-14.0 ms."
     return _number_problem(question, answer)
+
+
+def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
+    """What is wrong with the form of the answers, by question."""
+    found = {question.id: problem(question, answers.get(question.id)) for question in questions}
+    return {id_: wrong for id_, wrong in found.items() if wrong}
+
+
+def needs_capture(questions: list[QuestionSpec]) -> bool:
+    """Whether any answer is held against the learner's own capture."""
+    return any(question.from_capture or question.shows for question in questions)
 
 
 def _number_problem(question: QuestionSpec, answer: object) -> str | None:
@@ -96,32 +149,84 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
     return None
 
 
-def disagreement(question: QuestionSpec, answer: float, figures: Mapping[str, float] | None) -> str | None:
-    """Why a number does not agree with the learner's capture.
+def _grade(question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: Seen | None) -> CriterionResult:
+    answer = answers.get(question.id)
+    wrong = problem(question, answer) or _broken_rule(question, answers, right, seen)
+    number = float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
+    sentence = wrong or _praise(question, answer)
+    return CriterionResult(id=question.id, kind="diagnosis", holds=wrong is None, sentence=sentence, value=number)
 
-    None when it does, or when it is not read off a capture.
-    """
-    if question.from_capture is None:
+
+def _broken_rule(question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: Seen | None) -> str | None:
+    """The rule that a well-formed answer breaks, as one sentence; None when it breaks none."""
+    answer: Any = answers[question.id]
+    if question.type == "choice":
+        return None if right is None or answer == right else _unlike(question, answer)
+    if question.type == "interval" and question.shows:
+        return _stretch_problem(question, answer, seen)
+    if question.from_capture:
+        return _figure_problem(question, float(answer), seen)
+    if question.by_solution and isinstance(right, int | float):
+        return (
+            None
+            if _agrees(question, float(answer), float(right))
+            else f"Work it out again. {question.measure}".rstrip()
+        )
+    return _beyond_ceiling(question, answers)
+
+
+def _unlike(question: QuestionSpec, answer: str) -> str:
+    """What would have to be seen for a wrong choice: the lab's own words, or the common ones."""
+    if answer in question.rules:
+        return f"'{answer}' does not fit. {question.rules[answer]}"
+    if answer in _SIGNS_OF:
+        return f"'{answer}' does not fit: it would show as {_SIGNS_OF[answer]}."
+    return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
+
+
+_NO_CAPTURE = "There is no capture of yours to hold this against: `lab profile` makes one."
+
+
+def _stretch_problem(question: QuestionSpec, answer: str, seen: Seen | None) -> str | None:
+    stretch = parse_stretch(answer)
+    if seen is None or stretch is None or question.shows is None:
+        return _NO_CAPTURE
+    if stretch.end > seen.span_ns * 1.001:
+        return "That stretch ends after your capture does: times count from its begin."
+    if stretch.length < LEAST_STRETCH * seen.span_ns:
+        return f"That stretch is shorter than a {1 / LEAST_STRETCH:.0f}th of the capture: mark one that can be seen."
+    if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
-    if figures is None:
-        return "There is no capture to compare this with: `lab profile` makes one."
-    if question.from_capture not in figures:
-        return f"The latest capture does not show `{question.from_capture}`: make another with `lab profile`."
-    if _agrees(question, answer, figures[question.from_capture]):
+    return f"Less than {question.least:.0%} of that stretch is what the question asks for. {question.measure}".rstrip()
+
+
+def _figure_problem(question: QuestionSpec, answer: float, seen: Seen | None) -> str | None:
+    """Why a number does not agree with the learner's capture; where it is another figure of it, which one."""
+    asked = question.from_capture or ""
+    if seen is None:
+        return _NO_CAPTURE
+    if asked not in seen.figures:
+        return f"Your capture does not show `{asked}`: make another with `lab profile`."
+    if _agrees(question, answer, seen.figures[asked]):
+        return None
+    near = (
+        f"That is {said}; the question asks for another figure."
+        for name, said in _OTHER_FIGURES.items()
+        if question.type == "share" and name != asked and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
+    )
+    return f"{next(near, 'Your capture shows another figure.')} {question.measure}".rstrip()
+
+
+def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
+    """A prediction above what Amdahl's law allows for the share that the learner gave."""
+    share = answers.get(question.ceiling_of or "")
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        return None
+    if float(answers[question.id]) <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
     return (
-        f"{shown(question, figures).rstrip('.')}; you wrote {_number(question, answer)}. Look again with `lab report`."
+        f"More than Amdahl's law allows: with a share of {share:.0%} gone altogether, 1 / (1 - share) is left to gain."
     )
-
-
-def shown(question: QuestionSpec, figures: Mapping[str, float]) -> str:
-    """What the learner's capture says to a number that is asked for, as one sentence; empty when it says nothing."""
-    if question.from_capture is not None and question.from_capture in figures:
-        return f"Your capture shows {_number(question, figures[question.from_capture])}."
-    if question.predicts_gain and "largest_gain_ratio" in figures:
-        gain = figures["largest_gain_ratio"]
-        return f"In your capture, removing the costliest finding would bring at most {_number(question, gain)}."
-    return ""
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
@@ -130,32 +235,37 @@ def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
     return abs(answer - seen) <= allowed + 1e-9
 
 
-def _number(question: QuestionSpec, value: float) -> str:
-    return f"{value:.2f}×" if question.type == "ratio" else f"{value:.2f} ({value:.0%})"
+def format_answer(question: QuestionSpec, answer: Any) -> str:
+    """An answer as a reader takes it: `60%`, `2.50x`, or the words."""
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        return str(answer)
+    return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
 
 
-def _grade(question: QuestionSpec, answer: Any, right: object, figures: Mapping[str, float] | None) -> CriterionResult:
-    wrong = problem(question, answer)
-    number = float(answer) if wrong is None and question.type in ("share", "ratio") else None
-    if wrong is None and question.type == "choice" and right is not None and answer != right:
-        wrong = f"'{answer}' is not what this workload shows. Look again with `lab report`; `lab hint` helps."
-    if wrong is None and number is not None:
-        wrong = disagreement(question, number, figures)
-    return CriterionResult(
-        id=question.id,
-        kind="diagnosis",
-        holds=wrong is None,
-        sentence=wrong or _praise(question, answer),
-        value=number,
-    )
+def shown(question: QuestionSpec, answers: Mapping[str, Any], seen: Seen | None) -> str:
+    """What the tool read off the capture to a question, as one sentence; empty when it has no figure of its own. Only for whoever has committed."""
+    if seen is None:
+        return ""
+    if question.from_capture is not None and question.from_capture in seen.figures:
+        return f"The tool: {format_answer(question, seen.figures[question.from_capture])}."
+    stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
+    if stretch and stretch.end <= seen.span_ns:
+        return f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is."
+    if question.predicts_gain and "largest_gain_ratio" in seen.figures:
+        return f"The tool: removing the costliest finding brings at most {seen.figures['largest_gain_ratio']:.2f}x."
+    return ""
 
 
 def _praise(question: QuestionSpec, answer: Any) -> str:
     if question.predicts_gain:
-        return f"You predicted {_number(question, float(answer))}; it is set beside what is measured."
-    if question.from_capture:
-        return f"{_number(question, float(answer))} is what your capture shows."
-    return f"'{answer}' is right." if question.type == "choice" else "Answered."
+        return f"You predicted {format_answer(question, answer)}; it is set beside what is measured."
+    if question.from_capture or question.shows:
+        return f"{format_answer(question, answer)} is what your capture shows."
+    return (
+        f"'{format_answer(question, answer)}' is right."
+        if question.type == "choice" or question.by_solution
+        else "Answered."
+    )
 
 
 def _prediction(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> Prediction | None:

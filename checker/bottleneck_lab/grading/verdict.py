@@ -62,6 +62,21 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: float | None
 
 
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a learner's diagnosis is worth: the one that was committed first, before anything was told.
+
+    `named`: its cause and its evidence were right, and nothing had told them; None where that is not known. `corrections`
+    counts later commitments; `hints` those taken before the first; `told` is what gave the cause away before it. `copied`: the
+    reference solution had been taken before this check, or stands in it: it never counts as solved.
+    """
+
+    named: bool | None
+    copied: bool = False
+    corrections: int = 0
+    hints: int = 0
+    told: Literal["", "hints", "revealed", "solution"] = ""
+
+
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole answer of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
 
@@ -81,6 +96,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advice: list[str] = []
     notes: list[str] = []
     prediction: Prediction | None = None
+    diagnosis: Standing | None = None
     measurement: dict[str, Any] = {}
     schema: int = SCHEMA
     signature: str | None = None

@@ -100,8 +100,15 @@ def _diagnosis(lab: Lab) -> Iterator[str]:
     for question in lab.spec.questions:
         if question.type == "choice" and not question.choices:
             yield f"The question {question.id} offers no choices."
+        yield from (
+            f"The question {question.id} has a rule for '{choice}', which is not a wrong choice of it."
+            for choice in question.rules
+            if choice not in question.choices or choice == solved.get(question.id)
+        )
+        if question.type == "interval" and not question.shows:
+            yield f"The question {question.id} does not say what its stretch has to show."
         wrong = problem(question, solved.get(question.id))
-        if wrong:
+        if wrong and question.type != "interval":  # a stretch is of the learner's own capture
             yield f"The solution's answer to {question.id}: {wrong}"
         if problem(question, shipped.get(question.id)) is None and question.type == "choice":
             yield f"The shipped diagnosis.toml already answers {question.id}."

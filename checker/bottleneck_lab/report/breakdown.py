@@ -47,6 +47,8 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
         times[_COPY] += use.exposed_copy_ns
         for part in use.gap_causes:
             times[_idle(part.cause, on_cpu=use.is_cpu)] += part.idle_ns
+        if not use.gap_causes:
+            times[_PLAIN_IDLE_ON_CPU if use.is_cpu else _PLAIN_IDLE] += use.idle_ns
     wall = sum(use.wall_ns for use in devices) or 1
     return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
 
@@ -60,6 +62,11 @@ _COMMUNICATION = (
     "the device only communicated, with no computation beside it",
 )
 _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation beside it")
+
+
+_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device did nothing")
+_PLAIN_IDLE_ON_CPU = ("idle", "outside the model's operators", "gap-idle", "no operator of the model ran")
+"""Idle time whose causes are not told."""
 
 
 def _idle(cause: str, *, on_cpu: bool) -> Kind:

@@ -15,8 +15,8 @@ _STYLES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
 _LABEL, _COLUMN = 27, 14
 
 
-def render_counters(pairs: Sequence[Pair], notes: Sequence[str], console: Console) -> None:
-    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure."""
+def render_counters(pairs: Sequence[Pair], notes: Sequence[str], console: Console, *, blind: bool = False) -> None:
+    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure. `blind`: the pairs say nothing of what to attack."""
     sheet = Sheet(console)
     sheet.rule()
     sheet.line("What the GPU's counters say, kernel by kernel", style="bold", indent=1)
@@ -27,7 +27,11 @@ def render_counters(pairs: Sequence[Pair], notes: Sequence[str], console: Consol
     _print_launches(sheet, pairs)
     _print_figures(sheet, worst)
     _print_stalls(sheet, worst.own)
-    _print_targets(sheet, worst)
+    if blind:
+        sheet.blank()
+        sheet.line(words.BLIND, indent=1)
+    else:
+        _print_targets(sheet, worst)
 
 
 def _print_launches(sheet: Sheet, pairs: Sequence[Pair]) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
+from bottleneck_lab.analysis.device import STRIP
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.gaps import Gap
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -33,13 +35,20 @@ def render_summary(summary: Summary, console: Console) -> None:
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
     _print_parts(sheet, summary, parts)
-    if parts:
+    _print_strips(sheet, summary)
+    if summary.blind:
+        _print_evidence(sheet, summary)
+    elif parts:
         _print_biggest(sheet, parts[0])
         _print_inside(sheet, summary, parts[0])
     _print_operators(sheet, summary)
     _print_roofline(sheet, summary)
     _print_lines(sheet, summary)
-    _print_findings(sheet, summary.findings)
+    if summary.blind:
+        sheet.blank()
+        sheet.line(words.BLIND, indent=1)
+    else:
+        _print_findings(sheet, summary.findings)
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:
@@ -70,6 +79,55 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
             _print_bar(sheet, device_label(use, ranks=len(summary.ranks)), use.busy_share, "busy")
 
 
+def _print_strips(sheet: Sheet, summary: Summary) -> None:
+    """How busy each device was from the first step to the last, from left to right; a mark where a step begins."""
+    width = max(20, min(sheet.width - 14, STRIP))
+    shown = [use for use in summary.devices if use.busy_strip][:TOP]
+    if not shown:
+        return
+    sheet.heading("How busy, from left to right")
+    for use in shown:
+        label = f"rank {use.rank}" if len(summary.ranks) > 1 else ("CPU" if use.is_cpu else f"device {use.device}")
+        sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
+    marks = [" "] * width
+    for step in summary.steps:
+        at = (step.start_ns - summary.start_ns) * width // max(summary.wall_ns, 1)
+        if step.rank == summary.steps[0].rank and 0 <= at < width:
+            marks[at] = sheet.safe("·") if sheet.ascii else "╵"
+    if summary.steps:
+        sheet.path(f"{'steps':10} {''.join(marks).rstrip()}", indent=2)
+
+
+def _print_evidence(sheet: Sheet, summary: Summary) -> None:
+    """What a reader looks for causes in: the ranges of a step, the longest gaps, waits and copies, with nothing said of them."""
+    shares = list(summary.range_shares.items())[:TOP]
+    if shares:
+        sheet.heading("A step on the main thread, by the ranges marked in it")
+    for name, share in shares:
+        _print_named(sheet, name, share, words.format_duration(share * summary.step_mean_ns))
+    wall = sum(use.wall_ns for use in summary.devices) or 1
+    contents = {
+        "Where the host waited": [(row.caused_by or row.name, row.total_ns) for row in summary.syncs],
+        "Copies": [(f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies],
+        "Top kernels": [(short_name(row.name), row.total_ns) for row in summary.kernels],
+    }
+    for title, rows in contents.items():
+        if rows:
+            sheet.heading(title)
+        for name, ns in rows[:TOP]:
+            _print_named(sheet, name, ns / wall, words.format_duration(ns))
+    _print_launches(sheet, summary)
+    gaps = sorted((gap for use in summary.devices for gap in use.largest_gaps), key=_gap_order)[:TOP]
+    if gaps:
+        sheet.heading("The longest gaps: `lab report --gap 1` shows what every thread did in the first")
+    for number, gap in enumerate(gaps, start=1):
+        _print_gap(sheet, summary, gap, number)
+
+
+def _gap_order(gap: Gap) -> tuple[int, int]:
+    return gap.start_ns - gap.end_ns, gap.start_ns
+
+
 def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
     """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
     room = max(22, sheet.width // 3 - 3)
@@ -89,7 +147,10 @@ def _print_biggest(sheet: Sheet, biggest: Part) -> None:
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     if biggest.share < _NEARLY_ALL:
         gain = 1 / (1 - biggest.share)
-        sheet.line(f"Removing it entirely would make the whole {gain:.2f}x as fast (Amdahl).", indent=3)
+        sheet.line(
+            f"Removing it entirely would make the run {gain:.2f}x as fast (Amdahl); no fix of it can gain more.",
+            indent=3,
+        )
 
 
 def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -124,14 +185,18 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
 
 def _print_gaps(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     gaps = [gap for use in summary.devices for gap in use.largest_gaps if gap.cause == biggest.cause]
-    gaps = sorted(gaps, key=lambda gap: gap.start_ns - gap.end_ns)[:3]
     if gaps:
         sheet.line("The longest of these gaps:", indent=2)
-    for gap in gaps:
-        length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
-        at = words.format_duration(gap.start_ns - summary.start_ns)
-        after = f", until {short_name(gap.after)}" if gap.after else ""
-        sheet.path(f"{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 13)}", indent=3)
+    for gap in sorted(gaps, key=_gap_order)[:3]:
+        _print_gap(sheet, summary, gap)
+
+
+def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> None:
+    length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
+    at = words.format_duration(gap.start_ns - summary.origin_ns)
+    after = f", until {short_name(gap.after)}" if gap.after else ""
+    lead = f"{number} " if number else ""
+    sheet.path(f"{lead}{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 15)}", indent=3 - 2 * bool(number))
 
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:
@@ -152,6 +217,9 @@ def _print_operators(sheet: Sheet, summary: Summary) -> None:
 def _print_roofline(sheet: Sheet, summary: Summary) -> None:
     """How near matrix operators come to the ceiling above them, where the device's ceilings are known."""
     machine = summary.roofline.machine
+    if summary.blind:
+        _print_intensities(sheet, summary)
+        return
     rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
     if machine is None or not rows:
         return
@@ -159,6 +227,28 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
     for row in rows[:TOP]:
         name = f"{row.operator} {row.precision}, {row.bound}"
         _print_named(sheet, name, row.ceiling_share, words.format_duration(row.time_ns))
+
+
+def _print_intensities(sheet: Sheet, summary: Summary) -> None:
+    """Work and traffic of the operators whose shapes say them, and the machine's balance to hold them against."""
+    found = summary.roofline
+    if not found.rows:
+        return
+    sheet.heading("Arithmetic for each byte that has to move, from the shapes")
+    for row in found.rows[:TOP]:
+        figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
+        sheet.path(
+            sheet.safe(figures) + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures)), indent=1
+        )
+    for precision in sorted({row.precision for row in found.rows}) if found.machine else ():
+        if found.machine and precision in found.machine.flops:
+            balance = found.machine.balance(precision)
+            sheet.line(
+                f"{found.machine.name}: memory and {precision} arithmetic balance at {balance:,.1f} FLOP/byte.",
+                indent=1,
+            )
+    if found.machine is None:
+        sheet.line(found.note, indent=1, style="dim")
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:

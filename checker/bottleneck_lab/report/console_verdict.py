@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.terminal import Sheet
 
@@ -15,23 +15,26 @@ _OUTCOME_STYLES = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUS
 
 
 def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = None) -> None:
-    """What a learner sees after `lab check`. `html` is where the page with the timeline stands, if one was written."""
+    """What a learner sees after `lab check`: the outcome, what failed, what is open, what holds; each once.
+
+    `html` is where the page with the timeline stands, if one was written.
+    """
     sheet = Sheet(console)
     _print_outcome(sheet, verdict)
-    for criterion in verdict.criteria:
-        sheet.blank()
+    for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, criterion)
-    if verdict.prediction:
-        sheet.heading("Predicted and measured")
-        sheet.line(words.describe_prediction(verdict), indent=1)
-        _print_gains(sheet, verdict.prediction)
+    if any(criterion.holds is None for criterion in verdict.criteria):
+        sheet.line("? the measurement could not tell", style="dim", indent=1)
+    _print_diagnosis(sheet, verdict)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)
-    sheet.heading("How this was measured")
     _print_circumstances(sheet, verdict)
     if html:
         sheet.heading("Report")
         sheet.path(str(html), indent=1)
+
+
+_ORDER = {False: 0, None: 1, True: 2}
 
 
 def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
@@ -40,21 +43,49 @@ def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
     reason = sheet.safe(f"  {words.headline(verdict)}")
     title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
     sheet.rule(style)
-    sheet.sides(title, sheet.safe(f"{verdict.lab} on {verdict.device} "))
+    sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
     sheet.rule(style)
-    sheet.line(verdict.summary, indent=1)
+    summary = _unsaid(verdict)
+    if summary:
+        sheet.line(summary, indent=1)
+        sheet.blank()
+
+
+def _unsaid(verdict: Verdict) -> str:
+    """What the summary says beyond the criteria, which follow it."""
+    summary = verdict.summary
+    for criterion in verdict.criteria:
+        summary = summary.replace(criterion.sentence, "")
+    return "" if verdict.outcome is Outcome.PASS else summary.strip()
 
 
 def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
-    """The sentence, the bar where there is a target, and how sure the figure is."""
+    """What holds, in one line; what fails or is open, with its sentence and its bar."""
     sign, style = _mark(sheet, criterion.holds)
+    if criterion.holds:
+        figure = _figure(criterion)
+        sheet.line(
+            f"{criterion.id}{f': {figure}' if figure else ''}", indent=1, lead=f"{sign} ", lead_style=f"bold {style}"
+        )
+        return
     sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
-        figures = sheet.safe(f"  {words.format_measured(criterion)}, wanted {words.format_target(criterion)}")
-        sheet.line(Text.assemble((_gauge_bar(sheet, gauge), style), figures), indent=3)
-    details = [criterion.id, criterion.kind, words.format_interval(criterion)]
-    sheet.line(sheet.signs.between.join(filter(None, details)), style="dim", indent=3)
+        sheet.line(Text.assemble((_gauge_bar(sheet, gauge), style), sheet.safe(f"  {_figure(criterion)}")), indent=3)
+
+
+def _figure(criterion: CriterionResult) -> str:
+    measured, target = words.format_measured(criterion), words.format_target(criterion)
+    return f"{measured}, wanted {target}" if measured and target else ""
+
+
+def _print_diagnosis(sheet: Sheet, verdict: Verdict) -> None:
+    """Predicted beside measured, and what the first diagnosis is worth."""
+    said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
+    if any(said):
+        sheet.heading("Your diagnosis")
+    for sentence in filter(None, said):
+        sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
 
 
 def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
@@ -68,14 +99,6 @@ def _gauge_bar(sheet: Sheet, gauge: words.Gauge) -> str:
     return sheet.bar(low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target)
 
 
-def _print_gains(sheet: Sheet, prediction: Prediction) -> None:
-    end = max(prediction.predicted, prediction.measured or 0.0, 1.0)
-    for name, gain in (("predicted", prediction.predicted), ("measured", prediction.measured)):
-        if gain is not None:
-            bar = sheet.bar(low=gain, high=gain, end=end, width=max(12, min(36, sheet.width - 40)))
-            sheet.line(f"{bar}  {gain:.2f}x {name}", indent=3)
-
-
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
     if items:
         sheet.heading(title)
@@ -84,13 +107,9 @@ def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
 
 
 def _print_circumstances(sheet: Sheet, verdict: Verdict) -> None:
-    """Device, isolation, machine and who vouches for it: what a reader needs before believing the figures."""
+    """When, and who vouches for it; the machine and the isolation are in the page and in --json."""
+    sheet.blank()
     if verdict.device == "virtual":
-        sheet.line(words.EMULATED, indent=1)
-    for name, facts in (("Isolation", verdict.isolation), ("Machine", verdict.environment)):
-        if facts:
-            sheet.line(sheet.signs.between.join(words.join_facts(facts)), indent=1, lead=f"{name:10}")
-    sheet.line(
-        f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s", indent=1, lead=f"{'Checked':10}"
-    )
-    sheet.line(words.ATTESTATION_MEANS[verdict.attestation], indent=1)
+        sheet.line(words.EMULATED, indent=1, style="dim")
+    checked = f"Checked {words.format_moment(verdict.started_at)} in {verdict.duration_s:.0f} s."
+    sheet.line(f"{checked} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")

@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.report import words
 from bottleneck_lab.report.markup import Markup, Section, join, tag
 from bottleneck_lab.report.packing import pack_timeline, pack_timelines
 from bottleneck_lab.report.page_comparison import comparison_section
@@ -45,16 +46,18 @@ def render_html(
 
     `attempts` stand oldest first; `environment` is that of the capture; `warning` is what a reader must know before all else.
     """
-    verdict = attempts[-1] if attempts else None
+    verdict, blind = attempts[-1] if attempts else None, bool(summary and summary.blind)
     scaling = scaling or (curves(verdict.measurement) if verdict else ())
     emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual") or scaling)
     sections: dict[str, Section | None] = {
         "The check": verdict_section(verdict) if verdict else None,
         "How it scales": scaling_section(scaling),
         "Where the time went": time_section(summary) if summary else None,
-        "Timeline": timeline_section(pack_timeline(timeline), events=timeline.events) if timeline else None,
-        "Kernel counters": counters_section(timeline) if timeline and timeline.counters else None,
-        "Findings": findings_section(summary) if summary else None,
+        "Timeline": timeline_section(pack_timeline(timeline, blind=blind), events=timeline.events, blind=blind)
+        if timeline
+        else None,
+        "Kernel counters": counters_section(timeline, blind=blind) if timeline and timeline.counters else None,
+        "Findings": findings_section(summary) if summary and not blind else None,
         "Operators and kernels": operators_section(summary) if summary else None,
         "Before and after": comparison_section(comparison) if comparison else None,
         "Predicted and measured": prediction_section(verdict) if verdict else None,
@@ -64,7 +67,13 @@ def render_html(
             verdict, {**(environment or {}), **(timeline.facts if timeline else {})}
         ),
     }
-    body = join([_header(title, verdict, emulated, warning, sections), tag("main", sections.values()), _footer()])
+    body = join(
+        [
+            _header(title, verdict, emulated, warning or (words.BLIND.replace("`", "") if blind else ""), sections),
+            tag("main", sections.values()),
+            _footer(),
+        ]
+    )
     return _fill_page(title, body)
 
 

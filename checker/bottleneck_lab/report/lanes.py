@@ -40,6 +40,7 @@ CATEGORIES: dict[str, Look] = {
     "runtime": Look("runtime call", "cat-runtime", "runtime call"),
     "python": Look("Python", "cat-python", "Python"),
     **{f"idle-{cause}": Look(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
+    "idle": Look("idle", "gap-idle", "the device does nothing"),
 }
 
 KIND_CATEGORIES = {
@@ -85,12 +86,22 @@ class Lane:
     overview: bool = False
 
 
-def find_lanes(timeline: Timeline) -> tuple[tuple[str, ...], list[Lane]]:
-    """The lanes in the order in which they are drawn, and the names that their events point into."""
-    names: tuple[str, ...] = CAUSES
-    gaps = gap_lanes(timeline, first_name=len(timeline.strings))
+def find_lanes(timeline: Timeline, *, blind: bool = False) -> tuple[tuple[str, ...], list[Lane]]:
+    """The lanes in the order in which they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
+    names: tuple[str, ...] = ("idle",) if blind else CAUSES
+    find = plain_gap_lanes if blind else gap_lanes
+    gaps = find(timeline, first_name=len(timeline.strings))
     lanes = _group([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
     return timeline.strings + names, lanes
+
+
+def plain_gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
+    """The idle time of every device, each gap one event of the same name."""
+    for time in find_device_times(timeline):
+        start, end = time.idle
+        name = np.full(len(start), first_name)
+        events = Events(start, end, name, np.full(len(start), CODES["idle"], dtype=np.uint8))
+        yield Lane(device_group(timeline, time.rank, time.device), "idle", events, timeline.emulated, True, True)
 
 
 def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:

@@ -37,10 +37,10 @@ class PackedTimeline:
         return [each["id"] for each in self.head["categories"] if each["used"]]
 
 
-def pack_timeline(timeline: Timeline) -> PackedTimeline:
-    """The whole capture: devices with their idle time first, then the host's threads, busiest first."""
+def pack_timeline(timeline: Timeline, *, blind: bool = False) -> PackedTimeline:
+    """The whole capture: devices with their idle time first, then the host's threads, busiest first. `blind`: gaps without their causes."""
     origin, end = timeline.extent
-    strings, lanes = find_lanes(timeline)
+    strings, lanes = find_lanes(timeline, blind=blind)
     return _packed(strings, lanes, origin, end, _steps(timeline, origin))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.kernel_counters import Figure, Pair, compare_kernels, furthest_behind
 from bottleneck_lab.report import words
+from bottleneck_lab.report.evidence_only import counters_only
 from bottleneck_lab.report.markup import Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 from bottleneck_lab.trace.timeline import Timeline
@@ -11,9 +12,10 @@ from bottleneck_lab.trace.timeline import Timeline
 _STYLES = {"good": "PASS", "fair": "INCONCLUSIVE", "poor": "FAIL", "": "soft"}
 
 
-def counters_section(timeline: Timeline) -> Section:
-    """Every launch, the counters of the one that is furthest behind, its stalls, and what to attack."""
+def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
+    """Every launch, the counters of the one that is furthest behind, its stalls, and unless `blind` what to attack."""
     pairs = compare_kernels(timeline.counters)
+    pairs = counters_only(pairs) if blind else pairs
     worst = furthest_behind(pairs)
     notes = [tag("p", note, class_="warning") for note in timeline.notes if "synthetic" in note]
     stalls = [[name, words.format_share(share)] for name, share in worst.own.stalls.items()]
@@ -39,8 +41,14 @@ def counters_section(timeline: Timeline) -> Section:
         ),
         table(["waiting for", "share"], stalls, caption="What its warps wait for", numeric={1}) if stalls else None,
         tag("ol", targets) if targets else None,
-        lead="What to attack first stands first in the list below the tables." if targets else "Nothing stands out.",
+        lead=_lead(blind=blind, any_target=bool(targets)),
     )
+
+
+def _lead(*, blind: bool, any_target: bool) -> str:
+    if blind:
+        return ""
+    return "What to attack first stands first in the list below the tables." if any_target else "Nothing stands out."
 
 
 def _launch(pair: Pair) -> list[str]:

@@ -53,9 +53,12 @@ def _figures(summary: Summary) -> Markup:
     wall = sum(use.wall_ns for use in summary.devices) or 1
     busy = sum(use.busy_ns for use in summary.devices) / wall
     worst = next((part for part in wall_parts(summary.devices) if part.cause), None)
+    idle = sum(use.idle_ns for use in summary.devices) / wall
     shown = [(words.format_share(busy), "device busy" if not summary.cpu_only else "operators running")]
     if worst:
         shown.append((words.format_share(worst.share), f"largest idle part: {gap_label(worst.cause)}"))
+    elif summary.blind:
+        shown.append((words.format_share(idle), "device idle" if not summary.cpu_only else "no operator running"))
     if summary.steps:
         shown.append((words.format_duration(summary.step_mean_ns), "mean step"))
     if summary.findings and summary.findings[0].share_of_wall:
@@ -82,7 +85,7 @@ def _wall_bar(summary: Summary) -> Markup:
             table(
                 ["part", "share", "time", "what happened in it"],
                 rows,
-                caption=f"Wall time{many} by cause",
+                caption=f"Wall time{many}, by what was done in it",
                 numeric={1, 2},
             ),
         ]

@@ -17,17 +17,17 @@ _TOOLS = (
     ("right", "Later ▶"),
     ("all", "Show all"),
     ("gap", "Next longest gap"),
+    ("mark", "Sum up what is shown"),
 )
 _JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-_KEYS = (("+ −", "zoom"), ("← →", "move"), ("↑ ↓", "scroll"), ("0", "all"), ("g", "next gap"))
+_KEYS = (("+ −", "zoom"), ("← →", "move"), ("↑ ↓", "scroll"), ("0", "all"), ("g", "next gap"), ("m", "sum up"))
 
 
-def timeline_section(packed: PackedTimeline, *, events: int) -> Section:
+def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False) -> Section:
     """The drawn timeline of `events` rows, with its legend and, for those who cannot see it, a table of its lanes."""
     span = words.format_duration(packed.head["span_ns"])
-    lead = (
-        f"All {events:,} recorded events over {span}; gaps in a device's work are hatched in the colour of their cause."
-    )
+    hatched = "hatched" if blind else "hatched in the colour of their cause"
+    lead = f"All {events:,} recorded events over {span}; gaps in a device's work are {hatched}."
     body = tag("div", _tools(), _canvases(span), _hint(), _legend(packed), id="timeline")
     return section("steps", "Timeline", body, _lane_table(packed), _data(packed), lead=lead)
 
@@ -47,13 +47,25 @@ def _canvases(span: str) -> Markup:
             tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
             tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
             tag("p", class_="detail", aria_live="polite"),
+            _sums(),
         ]
     )
 
 
+def _sums() -> Markup:
+    """What every lane did in the stretch that is marked; filled by timeline.js."""
+    buttons = [
+        tag("button", label, type="button", data_action=action)
+        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
+    ]
+    said = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
+    listed = table(["where", "lane", "time", "share", "most of it"], [], caption="What happened in it", numeric={2, 3})
+    return tag("div", said, listed, class_="sums", hidden=True)
+
+
 def _hint() -> Markup:
     keys = [join([tag("span", tag("kbd", key), f" {what}", class_="together"), "   "]) for key, what in _KEYS]
-    mouse = "Click, then use the wheel to zoom; drag to move; drag along the ruler to show that stretch.  "
+    mouse = "Click, then use the wheel to zoom; drag to move; drag along the ruler, or with Shift, to mark a stretch and see its sums.  "
     return tag("p", mouse, keys, class_="soft hint")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.console import Console
 from rich.text import Text
@@ -109,6 +111,13 @@ class Sheet:
         """The title of a section, after an empty line."""
         self.blank()
         self.line(text, style="bold")
+
+    def strip(self, shares: Sequence[float], width: int) -> str:
+        """Shares (0-1) over time as `width` columns of different heights."""
+        levels = " .:-=+*#" if self.ascii else " ▁▂▃▄▅▆▇█"
+        edges = [round(place * len(shares) / width) for place in range(width + 1)]
+        groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
+        return "".join(levels[round((len(levels) - 1) * min(1.0, sum(group) / len(group)))] for group in groups)
 
     def bar(self, *, low: float, high: float, end: float, width: int, target: float | None = None) -> str:
         """A bar of `width` cells from 0 to `end`: solid up to `low`, uncertain up to `high`, a mark at `target`."""

@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.findings import Finding
-from bottleneck_lab.grading.criteria import format_figure
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import format_figure, format_range
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
 
@@ -25,6 +27,12 @@ ATTESTATION_MEANS = {
 }
 
 EMULATED = "The accelerator is emulated: its device times are modelled, the work on the host is real."
+
+BLIND = (
+    "What you see is evidence. Causes, findings and the most that a fix can bring appear once you have committed "
+    "a diagnosis: `lab diagnose`. `lab hint` helps on the way."
+)
+"""Said wherever a capture of a lab is shown that has not been diagnosed."""
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -71,9 +79,11 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """The value, with as many digits as it takes to tell it from the target; empty where the criterion has none."""
+    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty where the criterion has none."""
     if criterion.value is None:
         return ""
+    if criterion.holds is None and criterion.low is not None and criterion.high is not None:
+        return format_range(criterion.low, criterion.high, criterion.unit, criterion.target)
     return format_figure(criterion.value, criterion.unit, criterion.target)
 
 
@@ -154,6 +164,36 @@ def describe_gain(finding: Finding) -> str:
     if finding.share_of_wall <= 0:
         return "no figure"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
+
+
+def describe_standing(standing: Standing | None) -> str:
+    """What the learner's diagnosis is worth, in a few words; empty where nothing is known of it."""
+    if standing is None:
+        return ""
+    if standing.copied:
+        return "the reference solution, which does not count as solved"
+    told = {"hints": "all hints taken", "revealed": "causes revealed", "solution": "solution seen"}.get(standing.told)
+    if told:
+        return f"cause not named by you ({told})"
+    hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}" if standing.hints else ""
+    corrected = (
+        f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}" if standing.corrections else ""
+    )
+    if standing.named is None:
+        return f"diagnosis not judged yet{corrected}"
+    return (
+        f"cause named at the first try{hints}"
+        if standing.named
+        else f"cause not named at the first try{hints}{corrected}"
+    )
+
+
+def lab_name(slug: str) -> str:
+    """What learners call the lab; the slug itself where this installation does not have it."""
+    try:
+        return load_labs()[slug].name
+    except (LabError, KeyError):
+        return slug
 
 
 def headline(verdict: Verdict) -> str:

@@ -6,9 +6,10 @@ import msgspec
 
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.diagnosis_file import is_answered
+from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.progress import Progress
+from bottleneck_lab.workspace.siblings import load_drawn
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -19,29 +20,49 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def next_lab(labs: dict[str, Lab], progress: Progress) -> Step:
-    """The first lab of the course that has not been passed; one that is under way is gone on with in its folder."""
+    """The first lab of the course that is not done; one that is under way is gone on with in its folder."""
     for slug, lab in labs.items():
         entry = progress.labs.get(slug)
         if entry is None:
-            return Step(f"lab start {slug}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
-        if entry.passed is None:
-            return Step(f"cd '{entry.workspace}'", f"You have started '{slug}' there.")
-    return Step("", "You have passed every lab of the course.")
+            return Step(f"lab start {lab.name}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
+        if entry.passed is None and not (entry.solution_seen and entry.outcome == "PASS"):
+            return Step(f"cd '{entry.workspace}'", f"You have started '{lab.name}' there.")
+    return Step("", "You have been through every lab of the course.")
 
 
 def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> Step:
-    """The next step inside a workspace: look, capture, explain, change, check."""
-    attempts = load_attempts(workspace)
-    if attempts and attempts[-1].verdict.outcome == "PASS":
-        return next_lab(labs, progress)
+    """The next step inside a workspace: look, capture, explain, change, check, and explain another case."""
+    attempts, questions = load_attempts(workspace), workspace.lab.spec.questions
+    last = attempts[-1].verdict.outcome if attempts else None
+    if last == "PASS":
+        return _after_pass(workspace, labs, progress)
     if not numbered(workspace.captures) and not attempts:
         return Step(
             "lab profile", "See where the time goes before you change anything. README.md says what the symptom is."
         )
-    if workspace.lab.spec.questions and not is_answered(workspace):
-        return Step("lab diagnose", "Say what the cause is and what a fix would bring, from the capture that you made.")
-    if attempts and attempts[-1].verdict.outcome in ("INCONCLUSIVE", "ERROR"):
-        return Step("lab check", "The last check could not decide. `lab report` says why; mend that, and check again.")
-    if attempts:
-        return Step("lab check", "Read why the last check failed (`lab report`), change one thing, and check again.")
-    return Step("lab check", f"Change {', '.join(workspace.lab.spec.editable)}, then measure what it brought.")
+    if questions and (is_blind(workspace) or not load_record(workspace).commitments):
+        return Step(
+            "lab diagnose",
+            "Say what the cause is, what shows it, and what a fix would bring. `lab report --html` draws the timeline.",
+        )
+    return _after_diagnosis(workspace, last)
+
+
+def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> Step:
+    if workspace.lab.spec.siblings and not any(case.named is not None for case in load_drawn(workspace)):
+        return Step(
+            "lab diagnose --sibling", "Another case of the family, five minutes: can you tell its cause by its capture?"
+        )
+    return next_lab(labs, progress)
+
+
+def _after_diagnosis(workspace: Workspace, last: str | None) -> Step:
+    if last in ("INCONCLUSIVE", "ERROR"):
+        return Step("lab check", "The last check could not decide: do what it says, then check again.")
+    if last:
+        return Step(
+            "lab profile", "Change one thing, capture again, see with `lab compare` what it brought; then `lab check`."
+        )
+    return Step(
+        "lab check", f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it brought."
+    )

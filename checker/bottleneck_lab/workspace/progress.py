@@ -13,7 +13,10 @@ from bottleneck_lab.workspace.lock import locked
 
 
 class LabProgress(msgspec.Struct, frozen=True):
-    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the latest start."""
+    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the latest start.
+
+    `passed` is a pass of the user's own work: one after the solution was seen does not count. `named`: the first diagnosis named the cause.
+    """
 
     workspace: str
     started: str
@@ -22,6 +25,8 @@ class LabProgress(msgspec.Struct, frozen=True):
     passed: str | None = None
     hints: int = 0
     solution_seen: str | None = None
+    diagnosed: str | None = None
+    named: bool | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -54,14 +59,25 @@ def note_start(slug: str, workspace: str) -> None:
     _update(slug, lambda entry: msgspec.structs.replace(entry, workspace=workspace), workspace)
 
 
-def note_attempt(slug: str, workspace: str, outcome: str) -> None:
-    """Record one more check and its outcome; a lab once passed stays passed."""
+def note_attempt(slug: str, workspace: str, outcome: str, *, named: bool | None = None, copied: bool = False) -> None:
+    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from the solution, or came after it was seen, does not pass."""
 
     def change(entry: LabProgress) -> LabProgress:
-        passed = entry.passed or (now() if outcome == "PASS" else None)
-        return msgspec.structs.replace(entry, attempts=entry.attempts + 1, outcome=outcome, passed=passed)
+        own = outcome == "PASS" and not copied and entry.solution_seen is None
+        return msgspec.structs.replace(
+            entry,
+            attempts=entry.attempts + 1,
+            outcome=outcome,
+            passed=entry.passed or (now() if own else None),
+            named=entry.named if entry.named is not None else named,
+        )
 
     _update(slug, change, workspace)
+
+
+def note_diagnosis(slug: str, workspace: str) -> None:
+    """Record when a diagnosis was first committed."""
+    _update(slug, lambda entry: msgspec.structs.replace(entry, diagnosed=entry.diagnosed or now()), workspace)
 
 
 def note_hint(slug: str, workspace: str) -> None:

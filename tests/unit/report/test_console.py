@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.roofline import MatrixRow, Roofline, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
+from bottleneck_lab.report.evidence_only import evidence_only
 
 from . import made_up, made_up_capture
 
@@ -30,6 +31,15 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 def test_summary(draw, golden):
     summary = summarise(made_up_capture.capture(emulated=True))
     assert draw(render_summary, made_up_capture.with_one_finding(summary)) == golden("summary-80.txt")
+
+
+def test_evidence_alone(draw, golden):
+    """Blind: not a word of causes, findings, ceilings and remedies, and the figures as they are otherwise."""
+    summary = evidence_only(made_up_capture.with_one_finding(summarise(made_up_capture.capture(emulated=True))))
+    text = draw(render_summary, summary)
+    assert text == golden("evidence-80.txt")
+    told = made_up_capture.with_one_finding(summarise(made_up_capture.capture(emulated=True))).findings[0]
+    assert not [word for word in (told.title, told.advice, told.cause, "Amdahl", "idle: ") if word in text]
 
 
 @pytest.mark.parametrize(("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"])

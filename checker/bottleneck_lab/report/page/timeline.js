@@ -10,6 +10,7 @@ const RULER_HEIGHT = 26;
 const OVERVIEW_HEIGHT = 44;
 const OVERVIEW_ROWS = 6;
 const MIN_SPAN_NS = 50;
+const SUMMED_NAMES = 4;
 const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f64: Float64Array };
 
 async function decodeColumns(element, columns) {
@@ -64,6 +65,13 @@ function formatDuration(ns) {
   return `${Math.round(ns)} ns`;
 }
 
+// A stretch as `lab diagnose` and `lab report --at` take it: in one unit, with enough digits for its length.
+function formatStretch(from, to) {
+  const [size, unit] = to - from >= 1e6 || to >= 1e9 ? [1e6, "ms"] : [1e3, "us"];
+  const digits = Math.max(0, Math.min(3, 3 - Math.floor(Math.log10((to - from) / size))));
+  return `${(from / size).toFixed(digits)}-${(to / size).toFixed(digits)} ${unit}`;
+}
+
 // A round step that leaves about `pixels` between marks.
 function rulerStep(nsPerPixel, pixels) {
   const wanted = nsPerPixel * pixels;
@@ -81,6 +89,8 @@ class Timeline {
     this.scroller = root.querySelector(".scroller");
     this.tip = root.querySelector(".tip");
     this.detail = root.querySelector(".detail");
+    this.sums = root.querySelector(".sums");
+    this.marked = null;
     this.from = 0;
     this.to = head.span_ns;
     this.selected = -1;
@@ -192,8 +202,65 @@ class Timeline {
       const y = row.y - top;
       if (y > -ROW_HEIGHT && y < this.viewHeight) this.drawRow(pen, row, y);
     }
+    this.drawMarked(pen);
     this.drawLabels(pen, top);
     this.drawRuler(pen);
+  }
+
+  drawMarked(pen) {
+    if (!this.marked) return;
+    const left = Math.max(this.labels, this.x(this.marked.from));
+    const right = Math.min(this.width, this.x(this.marked.to));
+    if (right <= left) return;
+    pen.fillStyle = this.ink.accent;
+    pen.globalAlpha = 0.12;
+    pen.fillRect(left, RULER_HEIGHT, right - left, this.viewHeight);
+    pen.globalAlpha = 1;
+    pen.fillRect(left, RULER_HEIGHT, 1, this.viewHeight);
+    pen.fillRect(right - 1, RULER_HEIGHT, 1, this.viewHeight);
+  }
+
+  // What every lane did in a stretch: the time with anything in it, and the names that took most of it.
+  sumUp(from, to) {
+    const { start, dur, name, rows } = this.events;
+    return this.head.lanes.map((lane) => {
+      const names = new Map();
+      let busy = 0;
+      rows.filter((row) => row.lane === lane.index).forEach((row, depth) => {
+        for (let i = Math.max(row.from, firstAfter(start, from, row.from, row.to) - 1); i < row.to && start[i] < to; i++) {
+          const time = Math.min(to, start[i] + dur[i]) - Math.max(from, start[i]);
+          if (time <= 0) continue;
+          if (!depth) busy += time;
+          names.set(name[i], (names.get(name[i]) || 0) + time);
+        }
+      });
+      const longest = [...names].sort((a, b) => b[1] - a[1]).slice(0, SUMMED_NAMES);
+      return { lane, busy, longest };
+    });
+  }
+
+  mark(from, to) {
+    this.marked = to > from ? { from: Math.max(0, from), to: Math.min(this.head.span_ns, to) } : null;
+    this.sums.hidden = !this.marked;
+    if (this.marked) this.showSums(this.marked);
+    this.redraw();
+  }
+
+  showSums({ from, to }) {
+    const length = to - from;
+    this.root.dataset.marked = formatStretch(from, to);
+    this.sums.querySelector("b").textContent = formatDuration(length);
+    this.sums.querySelector("code").textContent = formatStretch(from, to);
+    const body = this.sums.querySelector("tbody");
+    body.replaceChildren(...this.sumUp(from, to).map(({ lane, busy, longest }) => {
+      const row = document.createElement("tr");
+      const named = longest.map(([id, time]) => `${this.head.names[id]} ${formatDuration(time)}`).join(", ");
+      for (const text of [lane.group, lane.label, formatDuration(busy), `${(100 * busy / length).toFixed(1)}%`, named || "nothing"]) {
+        row.appendChild(document.createElement("td")).textContent = text;
+      }
+      row.children[2].className = row.children[3].className = "number";
+      return row;
+    }));
   }
 
   // Every second step is shaded, so that steps can be counted without reading.
@@ -409,6 +476,7 @@ class Timeline {
     const row = this.events.rows.find((row) => i >= row.from && i < row.to);
     this.scroller.scrollTop = Math.max(0, row.y - this.viewHeight / 2);
     this.select(i);
+    this.mark(start[i], start[i] + dur[i]);
   }
 
   find(text) {
@@ -420,11 +488,13 @@ class Timeline {
   listen() {
     const actions = {
       in: () => this.zoom(0.5), out: () => this.zoom(2), all: () => this.show(0, this.head.span_ns), gap: () => this.nextGap(),
+      mark: () => this.mark(this.from, this.to), clear: () => this.mark(0, 0),
+      marked: () => { if (this.marked) this.show(this.marked.from, this.marked.to); },
       left: () => this.pan(-0.2), right: () => this.pan(0.2),
       up: () => { this.scroller.scrollTop -= 60; }, down: () => { this.scroller.scrollTop += 60; },
     };
     const keys = {
-      "+": "in", "=": "in", w: "in", "-": "out", s: "out", 0: "all", Home: "all", g: "gap",
+      "+": "in", "=": "in", w: "in", "-": "out", s: "out", 0: "all", Home: "all", g: "gap", m: "mark", z: "marked", Escape: "clear",
       ArrowLeft: "left", a: "left", ArrowRight: "right", d: "right", ArrowUp: "up", ArrowDown: "down",
     };
     for (const button of this.root.querySelectorAll("button[data-action]")) button.addEventListener("click", actions[button.dataset.action]);
@@ -459,26 +529,31 @@ class Timeline {
   grab(event) {
     this.canvas.focus({ preventScroll: true });
     this.canvas.setPointerCapture(event.pointerId);
-    this.drag = { x: event.offsetX, y: event.offsetY, from: this.from, to: this.to, top: this.scroller.scrollTop, moved: false, ruler: event.offsetY < RULER_HEIGHT };
+    this.drag = { x: event.offsetX, y: event.offsetY, from: this.from, to: this.to, top: this.scroller.scrollTop, moved: false, marks: event.shiftKey || event.offsetY < RULER_HEIGHT };
     this.tip.hidden = true;
   }
 
   dragTo(event) {
     const drag = this.drag;
     drag.moved ||= Math.abs(event.offsetX - drag.x) + Math.abs(event.offsetY - drag.y) > 4;
-    if (!drag.moved || drag.ruler) return;
+    if (!drag.moved) return;
+    if (drag.marks) {
+      this.marked = { from: this.time(Math.max(this.labels, Math.min(drag.x, event.offsetX))), to: this.time(Math.max(drag.x, event.offsetX)) };
+      this.redraw();
+      return;
+    }
     const shift = (drag.x - event.offsetX) * ((drag.to - drag.from) / (this.width - this.labels));
     this.scroller.scrollTop = drag.top + drag.y - event.offsetY;
     this.show(drag.from + shift, drag.to + shift);
   }
 
-  // A drag along the ruler shows that stretch of time; a click selects.
+  // A drag along the ruler, or with Shift, marks that stretch of time and sums it up; a click selects.
   letGo(event) {
     const drag = this.drag;
     this.drag = null;
     if (!drag) return;
     if (!drag.moved) this.select(this.eventAt(event.offsetX, event.offsetY));
-    else if (drag.ruler) this.show(this.time(Math.min(drag.x, event.offsetX)), this.time(Math.max(drag.x, event.offsetX)));
+    else if (drag.marks) this.mark(this.time(Math.max(this.labels, Math.min(drag.x, event.offsetX))), this.time(Math.max(drag.x, event.offsetX)));
   }
 
   zoomToEvent(i) {

@@ -1,0 +1,173 @@
+"""One stretch of a capture: what every device and every thread did in it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device import DeviceTime, find_device_times
+from bottleneck_lab.analysis.window import Window, step_rows
+from bottleneck_lab.trace.timeline import HostTable, Timeline
+
+NAMES = 6
+"""So many names are listed of a thread."""
+
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "µs": 10**3, "μs": 10**3, "ns": 1}
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|μs|ns)?"
+_STRETCH = re.compile(rf"^\s*{_NUMBER}\s*(?:-|–|to)\s*{_NUMBER}\s*$")
+
+
+def parse_stretch(text: str) -> Window | None:
+    """`12.5-14 ms` as ns from the capture's begin; a unit holds for both ends, and is ms where none is given. None for anything else."""
+    found = _STRETCH.match(text)
+    if not found or len(text) > 80:
+        return None
+    low, low_unit, high, high_unit = found.groups()
+    unit = high_unit or "ms"
+    start, end = float(low) * _UNITS[low_unit or unit], float(high) * _UNITS[unit]
+    return Window(round(start), round(end)) if start < end < 2**62 else None
+
+
+class NamedTime(msgspec.Struct, frozen=True):
+    """Time inside the stretch under one name, ns; what overlaps itself counts once. `kind`: range, operator, runtime call or Python."""
+
+    kind: str
+    name: str
+    time_ns: int
+    rows: int
+
+
+class ThreadUse(msgspec.Struct, frozen=True):
+    """What one thread did in the stretch, the longest first. `busy_ns` is the time with anything recorded of it."""
+
+    rank: int
+    thread: int
+    busy_ns: int
+    names: list[NamedTime]
+
+
+class DeviceStretch(msgspec.Struct, frozen=True):
+    """What one device did in the stretch; the parts sum to its length. `longest_idle_ns` is its longest single gap."""
+
+    rank: int
+    device: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    longest_idle_ns: int
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """A stretch of a capture, in ns from the capture's begin."""
+
+    start_ns: int
+    end_ns: int
+    devices: list[DeviceStretch]
+    threads: list[ThreadUse]
+
+
+def select(timeline: Timeline, stretch: Window) -> Selection:
+    """The sums of everything inside `stretch` (ns from the capture's begin), clipped at its ends."""
+    origin = timeline.extent[0]
+    inside = Window(origin + stretch.start, origin + stretch.end)
+    devices = [_device(time, inside) for time in find_device_times(timeline)]
+    return Selection(stretch.start, stretch.end, devices, _threads(timeline, inside))
+
+
+def figures_within(timeline: Timeline, stretch: Window) -> dict[str, float]:
+    """The shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole capture, over all devices together."""
+    origin = timeline.extent[0]
+    inside = Window(origin + stretch.start, origin + stretch.end)
+    shares: dict[str, float] = {}
+    times = find_device_times(timeline)
+    length = inside.length
+    count = 0
+    for time in times:
+        count += 1
+        for name, part in _parts(time, inside).items():
+            shares[name] = shares.get(name, 0.0) + part / length
+    shares = {name: share / count for name, share in shares.items()} if count else {}
+    return shares | _range_shares(timeline, inside)
+
+
+def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
+    busy = iv.join(time.compute, time.communication)
+    parts = {
+        "busy_share": time.busy,
+        "idle_share": time.idle,
+        "compute_share": time.compute,
+        "communication_share": time.communication,
+        "copy_share": time.copy,
+        "exposed_communication_share": iv.subtract(time.communication, time.compute),
+        "exposed_copy_share": iv.subtract(time.copy, busy),
+    }
+    causes = {f"idle_{cause}_share": part for cause, part in time.causes().items()}
+    return {name: iv.clip(part, *inside).total for name, part in (parts | causes).items()}
+
+
+def _range_shares(timeline: Timeline, inside: Window) -> dict[str, float]:
+    """Of each marked range the share of the stretch that it covers on the steps' thread, as a mean over the ranks."""
+    ranges, steps = timeline.ranges, step_rows(timeline)
+    threads = np.unique(steps.thread if len(steps) else ranges.thread)
+    totals: dict[str, int] = {}
+    for thread in threads.tolist():
+        for row in _named_times("range", timeline, ranges, thread, inside):
+            totals[row.name] = totals.get(row.name, 0) + row.time_ns
+    shares = {f"{name}_share": total / inside.length / len(threads) for name, total in totals.items()}
+    return shares | ({"data_wait_share": shares["data_share"]} if "data_share" in shares else {})
+
+
+def _device(time: DeviceTime, inside: Window) -> DeviceStretch:
+    parts = _parts(time, inside)
+    gaps = iv.clip(time.idle, *inside)
+    return DeviceStretch(
+        rank=time.rank,
+        device=time.device,
+        compute_ns=parts["compute_share"],
+        exposed_communication_ns=parts["exposed_communication_share"],
+        exposed_copy_ns=parts["exposed_copy_share"],
+        idle_ns=parts["idle_share"],
+        longest_idle_ns=int((gaps.end - gaps.start).max(initial=0)),
+    )
+
+
+def _threads(timeline: Timeline, inside: Window) -> list[ThreadUse]:
+    """Every thread of which anything is recorded in the stretch, the busiest first."""
+    tables = {
+        "range": timeline.ranges,
+        "operator": timeline.operators,
+        "runtime call": timeline.runtime,
+        "Python": timeline.python,
+    }
+    found = []
+    for thread in sorted({int(each) for table in tables.values() for each in np.unique(table.thread)}):
+        names = [row for kind, table in tables.items() for row in _named_times(kind, timeline, table, thread, inside)]
+        if names:
+            rank = next(
+                int(table.rank[table.thread == thread][0]) for table in tables.values() if thread in table.thread
+            )
+            busy = iv.join(*(_covered(table, table.thread == thread, inside) for table in tables.values()))
+            longest = sorted(names, key=lambda row: -row.time_ns)[:NAMES]
+            found.append(ThreadUse(rank, thread, busy.total, longest))
+    return sorted(found, key=lambda use: -use.busy_ns)
+
+
+def _named_times(kind: str, timeline: Timeline, table: HostTable, thread: int, inside: Window) -> list[NamedTime]:
+    mine = (table.thread == thread) & (table.start < inside.end) & (table.end > inside.start)
+    return [
+        NamedTime(
+            kind,
+            timeline.strings[name],
+            _covered(table, mine & (table.name == name), inside).total,
+            int((mine & (table.name == name)).sum()),
+        )
+        for name in np.unique(table.name[mine]).tolist()
+    ]
+
+
+def _covered(table: HostTable, mask: np.ndarray, inside: Window) -> iv.Intervals:
+    return iv.clip(iv.union(table.start[mask], table.end[mask]), *inside)

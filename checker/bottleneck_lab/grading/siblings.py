@@ -1,0 +1,55 @@
+"""The case at the end of a lab: what is asked of it, and whether the answers are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
+from bottleneck_lab.grading.diagnosis import Seen, figures_of, grade_diagnosis
+from bottleneck_lab.grading.verdict import CriterionResult
+
+CAUSES = (
+    "input-bound",
+    "launch-bound",
+    "synchronisation-bound",
+    "copy-bound",
+    "communication-bound",
+    "straggler",
+    "memory-bound",
+    "compute-bound",
+)
+"""What a sibling's cause may be: the same for all labs, so that the choices say nothing."""
+
+QUESTIONS = [
+    QuestionSpec(
+        "cause",
+        "choice",
+        "What holds this program up?",
+        choices=list(CAUSES),
+        rules={"straggler": "One rank's own work would take longer than the others', step after step."},
+    ),
+    QuestionSpec(
+        "gain",
+        "ratio",
+        "How many times as fast would it be if that were gone altogether?",
+        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share).",
+        from_capture="gain",
+        tolerance=0.25,
+    ),
+]
+
+
+def grade_sibling(spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary) -> list[CriterionResult]:
+    """One result for each of `QUESTIONS`: the cause against the truth, the gain against the capture, within a quarter."""
+    seen = Seen({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
+    results, _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
+    return results
+
+
+def true_gain(spec: SiblingSpec, summary: Summary) -> float:
+    """The most that removing the cause can bring: Amdahl's law for a share, or the ratio that the capture shows."""
+    figure = figures_of(summary).get(spec.gain_from, 0.0)
+    return ceiling(min(figure, 1.0)) if spec.gain_from.endswith("_share") else max(figure, 1.0)

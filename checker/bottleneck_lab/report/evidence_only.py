@@ -1,0 +1,38 @@
+"""What a learner sees before a diagnosis is committed: the same summary without any verdict on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bottleneck_lab.analysis.kernel_counters import KernelFigures, Pair
+from bottleneck_lab.analysis.summary import Summary
+
+
+def evidence_only(summary: Summary) -> Summary:
+    """`summary` without causes of idle time, findings and ceilings; every renderer takes it as it takes any other."""
+    replace: Any = msgspec.structs.replace
+    devices = [
+        replace(use, gap_causes=[], largest_gaps=[replace(gap, cause=None) for gap in use.largest_gaps])
+        for use in summary.devices
+    ]
+    rows: Sequence[Any] = summary.roofline.rows
+    roofline = replace(summary.roofline, rows=[replace(row, bound="unknown", ceiling_share=-1.0) for row in rows])
+    return msgspec.structs.replace(summary, devices=devices, findings=[], roofline=roofline, blind=True)
+
+
+def counters_only(pairs: list[Pair]) -> list[Pair]:
+    """ncu's counters without grades and without what to attack."""
+
+    def plain(kernel: KernelFigures) -> KernelFigures:
+        figures = [msgspec.structs.replace(figure, grade="") for figure in kernel.figures]
+        return msgspec.structs.replace(kernel, figures=figures)
+
+    return [
+        msgspec.structs.replace(
+            pair, own=plain(pair.own), library=plain(pair.library) if pair.library else None, targets=[]
+        )
+        for pair in pairs
+    ]
