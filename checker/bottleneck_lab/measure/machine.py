@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bottleneck_lab.needs import dali_build
+
 
 def _busy_s() -> float:
     """CPU seconds used by the whole machine since boot, time stolen by its host included."""
@@ -74,7 +76,7 @@ def fingerprint() -> dict[str, str]:
         "load": f"{os.getloadavg()[0]:.2f}",
         "kernel": platform.release(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("torch", "torchvision", "numpy", "nvidia-dali-cuda130")},
+        **{package: _version(package) for package in ("torch", "torchvision", "numpy", dali_build())},
     }
     return found | _gpu()
 

@@ -197,3 +197,16 @@ def test_python_of_a_page_compiles_and_its_names_exist(page):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ImportFrom) and node.module == "bottleneck_lab":
                     assert {name.name for name in node.names} <= set(bottleneck_lab.__all__), page.name
+
+
+@pytest.mark.parametrize("page", ["analysis.md", "own-code.md"])
+def test_python_of_the_pages_on_analysis_runs(reader, page):
+    """One block after the other, in the folder that the commands are run in. A block that imports torch shows what a program does."""
+    texts = [
+        text
+        for language, text in FENCED.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+        if language == "python"
+    ]
+    program = "\n".join(text for text in texts if "torch" not in text)
+    done = reader(f"python - <<'END'\n{program}\nEND")
+    assert done.returncode == 0, done.stderr
