@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs" / "gallery"
+CAPTURES = ROOT / "datasets" / "captures"
 _PLACE = re.compile(r"<!-- built: (\w+) -->")
 
 
@@ -25,9 +26,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Draws the reports that gallery.md shows, from the captures in its folder."""
-    for capture in sorted(GALLERY.iterdir()):
-        page = Path(config["site_dir"]) / "gallery" / f"{capture.name}.html"
+    """Draws the reports that gallery.md links to: from the captures in its folder, and from three that are made up."""
+    made_up = [CAPTURES / f"synthetic-{cause}.json.gz" for cause in ("input", "launch", "communication")]
+    for capture in [*sorted(GALLERY.iterdir()), *made_up]:
+        page = Path(config["site_dir"]) / "gallery" / f"{capture.name.removesuffix('.json.gz')}.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         _lab("report", str(capture), "--html", str(page))
 

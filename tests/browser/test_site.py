@@ -34,7 +34,9 @@ def site(tmp_path_factory) -> Path:
 def test_what_is_read_off_the_program_is_there(site):
     assert "lab dev check" in (site / "cli.html").read_text()
     assert "resnet-latency" in (site / "index.html").read_text()
-    assert (site / "gallery" / "dataloader.html").stat().st_size > 10_000
+    linked = re.findall(r"href=\"?(gallery/[\w-]+\.html)", (site / "gallery.html").read_text())
+    assert len(linked) == 5
+    assert all((site / page).stat().st_size > 10_000 for page in linked)
 
 
 def test_no_page_names_another_host_to_load_from(site):
