@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import OUTSIDE, Cause, Gap, GapCause, attribute, explain_gaps
-from bottleneck_lab.analysis.host import HostView, view_host
+from bottleneck_lab.analysis.host import HostView, named, view_host
 from bottleneck_lab.analysis.window import Window, find_window, launch_times, step_rows
 from bottleneck_lab.trace.timeline import (
     DeviceTable,
+    HostTable,
     Ints,
     Kind,
     SmallInts,
@@ -74,20 +76,23 @@ class DeviceUse(msgspec.Struct, frozen=True):
         return 1 - self.exposed_communication_ns / self.communication_ns if self.communication_ns else 1.0
 
 
-def cpu_rows(timeline: Timeline, host: HostView) -> DeviceTable:
-    """The operators (or, without any, the ranges) of a capture without an accelerator, as the work of the CPU.
+_COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
+
+
+def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
+    """The operators (or, without any, the ranges) of a rank without an accelerator, as the work of the CPU, and its collectives.
 
     What runs inside input ranges is input, not work.
     """
-    work = (
-        timeline.operators
-        if len(timeline.operators)
-        else take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
-    )
+    work: HostTable = timeline.operators
+    if not len(work):
+        work = take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
+    work = take(work, (work.rank == rank) & ~named(timeline, work, _COLLECTIVE))
     busy = iv.subtract(iv.union(work.start, work.end), host.input)
-    return make_table(
-        DeviceTable, len(busy.start), start=busy.start, end=busy.end, device=np.full(len(busy.start), CPU)
-    )
+    parts = (busy, host.collectives)
+    kinds = np.repeat((Kind.KERNEL, Kind.COMMUNICATION), [len(part.start) for part in parts])
+    start, end = (np.concatenate([getattr(part, edge) for part in parts]) for edge in ("start", "end"))
+    return make_table(DeviceTable, len(start), start=start, end=end, kind=kinds, device=np.full(len(start), CPU))
 
 
 class DeviceRows(NamedTuple):
@@ -103,7 +108,8 @@ class DeviceRows(NamedTuple):
 class DeviceTime(NamedTuple):
     """One device of one rank inside that rank's window: its rows, when it did what, and the stretches in which it did nothing.
 
-    `busy` is everything that it did; `idle` is the rest of the window; `queued` are the gaps before work that was launched before they began.
+    `busy` is everything that it did; `idle` is the rest of the window; `queued` are the gaps before work that was launched before they began, `missing`
+    those of them that no device makes.
     """
 
     rank: int
@@ -117,10 +123,15 @@ class DeviceTime(NamedTuple):
     busy: iv.Intervals
     idle: iv.Intervals
     queued: iv.Intervals
+    missing: iv.Intervals
 
     def causes(self) -> dict[Cause, iv.Intervals]:
         """The idle time by cause."""
-        return attribute(self.idle, self.queued, self.host, self.window)
+        return attribute(self.idle, self.queued, self.missing, self.host, self.window)
+
+
+LONGEST_PAUSE_NS = 1_000_000
+"""A device with work in its queue pauses for microseconds. Where it seems to for longer, something that ran was not recorded."""
 
 
 def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
@@ -130,12 +141,19 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
         table, mine = timeline.device, timeline.device.rank == rank
         host = view_host(timeline, rank)
         if not mine.any():
-            table = cpu_rows(timeline, host)
+            table = cpu_rows(timeline, host, rank)
             mine = np.ones(len(table), dtype=bool)
         for device in _working(table, mine):
             chosen = np.flatnonzero(mine & (table.device == device))
             time = _device_time(rank, device, _rows(table, chosen), host, window)
-            yield time if device == CPU else time._replace(queued=_queued(timeline, chosen, time))
+            if device != CPU:
+                gaps = _queued(timeline, chosen, time)
+                long = gaps.end - gaps.start > LONGEST_PAUSE_NS
+                time = time._replace(
+                    queued=iv.Intervals(gaps.start[~long], gaps.end[~long]),
+                    missing=iv.Intervals(gaps.start[long], gaps.end[long]),
+                )
+            yield time
         del host  # before the next rank's is made
 
 
@@ -164,7 +182,9 @@ def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, windo
     copy = _covered(rows, window, Kind.COPY, Kind.MEMSET)
     busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
-    return DeviceTime(rank, device, rows, host, window, compute, communication, copy, busy, idle, queued=iv.NONE)
+    return DeviceTime(
+        rank, device, rows, host, window, compute, communication, copy, busy, idle, queued=iv.NONE, missing=iv.NONE
+    )
 
 
 def _covered(rows: DeviceRows, window: Window, *kinds: Kind) -> iv.Intervals:

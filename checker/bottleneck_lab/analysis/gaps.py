@@ -84,7 +84,7 @@ SAID: dict[str, str] = {
     "queued": "the next work was queued already: the device's own pause between two kernels, or one stream waiting for another",
     "startup": "the device had not been given any work yet",
     "ending": "the device was given no more work",
-    "unknown": "nothing was recorded of the host at that time",
+    "unknown": "nothing was recorded of the host at that time, or the device had work waiting and yet seems to have done nothing",
 }
 
 
@@ -176,14 +176,19 @@ def how_sure(cause: Cause, host: HostView) -> Sureness:
     return _SURE.get(cause, "certain")
 
 
-def attribute(idle: iv.Intervals, queued: iv.Intervals, host: HostView, window: Window) -> dict[Cause, iv.Intervals]:
-    """The idle time, split into disjoint parts by cause; together they are exactly `idle`. `queued` are the gaps before work that waited already."""
+def attribute(
+    idle: iv.Intervals, queued: iv.Intervals, missing: iv.Intervals, host: HostView, window: Window
+) -> dict[Cause, iv.Intervals]:
+    """The idle time, split into disjoint parts by cause; together they are exactly `idle`.
+
+    `queued` are the gaps before work that waited already; `missing` those that are too long for it.
+    """
     parts: dict[Cause, iv.Intervals] = dict.fromkeys(CAUSES, iv.NONE)
     parts["startup"], parts["ending"] = _ends(idle, host, window)
     parts["queued"] = queued
-    left = iv.subtract(idle, iv.join(parts["startup"], parts["ending"], queued))
+    left = iv.subtract(idle, iv.join(parts["startup"], parts["ending"], queued, missing))
     left = _cover(parts, left, _covering(host))
-    parts["unknown"] = iv.subtract(left, host.known)
+    parts["unknown"] = iv.join(iv.subtract(left, host.known), missing)
     left = iv.intersect(left, host.known)
     late = iv.intersect(left, _launching(host, window))
     drained = _after_waiting(late, idle, host)
@@ -237,7 +242,7 @@ def _not_launching(host: HostView) -> Covering:
     """What the host did where it launched nothing for long."""
     steps = host.steps
     between = iv.complement(steps, int(steps.start[0]), int(steps.end[-1])) if len(steps.start) else iv.NONE
-    return (("between_steps", between), ("host", host.operators))
+    return (("communication", host.collectives), ("between_steps", between), ("host", host.operators))
 
 
 def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:

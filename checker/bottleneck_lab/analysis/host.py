@@ -50,6 +50,8 @@ _FILES = re.compile(
     r"(?:[ _-](?:checkpoints?|model|state|weights|metrics|loss|images?|files?|results?|to[ _-]\w+))?(?: #+)?$",
     re.IGNORECASE,
 )
+COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
+"""What the libraries for collectives on the CPU mark, on threads of their own, from queueing to done."""
 SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
 )
@@ -76,12 +78,13 @@ class HostView:
 
     Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launching` are stretches in which one launch
     (or operator, where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked steps, `stacks` says whether
-    frames of Python were recorded.
+    frames of Python were recorded. `collectives` are in flight, on any thread, while the launching thread may do something else.
     """
 
     input: iv.Intervals
     copy: iv.Intervals
     communication: iv.Intervals
+    collectives: iv.Intervals
     allocation: iv.Intervals
     sync: iv.Intervals
     known: iv.Intervals
@@ -118,6 +121,7 @@ def view_host(timeline: Timeline, rank: int) -> HostView:
         input=iv.join(where(ranges, _INPUT_RANGE), where(timeline.python, _INPUT_FRAME)),
         copy=iv.join(where(ranges, _COPY_RANGE), where(runtime, COPY_CALL)),
         communication=iv.join(where(ranges, _COMMUNICATION), where(timeline.operators, _COMMUNICATION)),
+        collectives=union_of(ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)),
         allocation=where(runtime, ALLOCATION_CALL),
         sync=where(runtime, SYNC_CALL),
         known=_extent(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import DeviceTable, Direction, HostMemory, HostTable, Kind, MemoryTable, Timeline
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
@@ -97,6 +98,8 @@ _WORDS: dict[str, Any] = {"kind": Kind, "direction": Direction, "host_memory": H
 def _worded(column: str, values: NDArray[Any], strings: NDArray[Any]) -> NDArray[Any]:
     if column == "name":
         return np.asarray(strings[values])
+    if column == "dtype":
+        return np.asarray(np.array(DTYPES, dtype=object)[values])
     if column in _WORDS:
         words = np.array([member.name.lower() for member in _WORDS[column]], dtype=object)
         return np.asarray(words[values])

@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
 from bottleneck_lab.analysis.roofline import Roofline, find_roofline
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
-from bottleneck_lab.analysis.transfers import CopyRow, find_copies
+from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
 from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -67,6 +67,7 @@ class Summary(msgspec.Struct, frozen=True):
     memory: list[MemoryUse]
     stragglers: list[Straggler]
     findings: list[Finding]
+    collectives: list[CollectiveRow] = []
     roofline: Roofline = Roofline()
     blind: bool = False
     """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
@@ -121,6 +122,7 @@ def summarise(timeline: Timeline) -> Summary:
         memory=seen.memory,
         stragglers=seen.stragglers,
         findings=find_findings(seen),
+        collectives=find_collectives(inside),
         roofline=find_roofline(timeline),
     )
 

@@ -1,4 +1,4 @@
-"""Copies between host and device: how much, which way, from what memory, how fast."""
+"""Copies between host and device, and what ranks send each other: how much, which way, how fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import itertools
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.names import DTYPES, collective_of
 from bottleneck_lab.trace.timeline import Direction, HostMemory, Kind, Timeline
 
 
@@ -20,6 +22,42 @@ class CopyRow(msgspec.Struct, frozen=True):
     total_ns: int
     largest_ns: int
     gb_per_s: float
+
+
+class CollectiveRow(msgspec.Struct, frozen=True):
+    """All runs of collectives of one kind, type and size. `bytes` are of one run, the larger of what goes in and comes out (0: not recorded), and
+    `gb_per_s` is that over the mean duration, waiting for other ranks included."""
+
+    collective: str
+    dtype: str
+    bytes: int
+    calls: int
+    calls_per_step: float
+    total_ns: int
+    gb_per_s: float
+
+
+def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
+    """What was sent between ranks, longest total first. Rows of the same size may be the same bucket of DDP."""
+    device = timeline.device
+    rows = np.flatnonzero(device.kind == Kind.COMMUNICATION)
+    steps = max(len(step_rows(timeline)), 1)
+    keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
+    found, number = np.unique(keys, axis=1, return_inverse=True)
+    calls = np.bincount(number.reshape(-1), minlength=found.shape[1])
+    times = np.bincount(number.reshape(-1), weights=(device.end - device.start)[rows], minlength=found.shape[1])
+    return [
+        CollectiveRow(
+            collective=collective_of(timeline.strings[int(found[0, i])]),
+            dtype=DTYPES[int(found[1, i])],
+            bytes=int(found[2, i]),
+            calls=int(calls[i]),
+            calls_per_step=int(calls[i]) / steps,
+            total_ns=int(times[i]),
+            gb_per_s=int(found[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
+        )
+        for i in np.argsort(-times, kind="stable")[:top].tolist()
+    ]
 
 
 def find_copies(timeline: Timeline) -> list[CopyRow]:

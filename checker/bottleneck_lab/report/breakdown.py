@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import SAID, SAID_ON_CPU
+from bottleneck_lab.analysis.host import COLLECTIVE_RANGE
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.analysis.transfers import CollectiveRow
 from bottleneck_lab.report import words
 
 
@@ -121,6 +123,20 @@ def describe_capture(summary: Summary) -> str:
     ranks = f" on each of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     each = f"{words.format_duration(summary.step_mean_ns)} each (spread {words.format_share(summary.step_spread)})"
     return f"{span}: {count} steps of {each}{ranks}, {events}"
+
+
+def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
+    """(what ranks sent each other, how much and how often; its summed time, ns), longest first. On a CPU the ranges that its library marks."""
+    if summary.cpu_only:
+        return [(row.name, row.total_ns) for row in summary.ranges if COLLECTIVE_RANGE.match(row.name)]
+    return [(_collective(row), row.total_ns) for row in summary.collectives]
+
+
+def _collective(row: CollectiveRow) -> str:
+    size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
+    often = f", {row.calls_per_step:.3g} a step"
+    buffers = " (DDP's buffers: broadcast_buffers)" if row.collective == "broadcast" and row.calls_per_step >= 1 else ""
+    return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
 
 
 def describe_lines(summary: Summary) -> str:

@@ -15,6 +15,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     costly_operators,
     describe_capture,
+    describe_collectives,
     describe_lines,
     device_label,
     short_name,
@@ -175,9 +176,10 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
         rows = ((f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies)
     elif biggest.key == "compute" and summary.cpu_only:
         rows = ((row.name, row.self_ns) for row in sorted(summary.operators, key=lambda row: -row.self_ns))
-    elif biggest.key in ("compute", "communication"):
-        wanted = biggest.key == "communication"
-        rows = ((short_name(row.name), row.total_ns) for row in summary.kernels if row.communication == wanted)
+    elif biggest.key == "communication":
+        rows = describe_collectives(summary)
+    elif biggest.key == "compute":
+        rows = ((short_name(row.name), row.total_ns) for row in summary.kernels if not row.communication)
     else:
         return [(name, share, "a step") for name, share in list(summary.range_shares.items())[:TOP]]
     return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]

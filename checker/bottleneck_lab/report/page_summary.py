@@ -11,6 +11,7 @@ from bottleneck_lab.report import charts, words
 from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_capture,
+    describe_collectives,
     describe_lines,
     device_label,
     gap_label,
@@ -170,7 +171,7 @@ def _finding(finding: Finding) -> Markup:
 def operators_section(summary: Summary) -> Section | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
     wide = [build(summary) for build in (_kernels, _operators, _roofline, _lines)]
-    small = [build(summary) for build in (_syncs, _copies, _launches, _memory, _stragglers)]
+    small = [build(summary) for build in (_syncs, _copies, _collectives, _launches, _memory, _stragglers)]
     if not any(wide) and not any(small):
         return None
     return section("operators", "Operators and kernels", *wide, tag("div", small, class_="pair"))
@@ -254,6 +255,11 @@ def _lines(summary: Summary) -> Markup | None:
         for row in summary.lines[:TOP]
     ]
     return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
+
+
+def _collectives(summary: Summary) -> Markup | None:
+    cells = [[name, words.format_duration(ns)] for name, ns in describe_collectives(summary)[:TOP]]
+    return _table(["collective", "time"], cells, "What ranks sent each other", numeric=[1])
 
 
 def _syncs(summary: Summary) -> Markup | None:

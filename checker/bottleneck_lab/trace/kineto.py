@@ -140,7 +140,7 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
     is_copy = kind == Kind.COPY
     columns = {
         name: rows[name]
-        for name in ("start", "name", "correlation", "external", "device", "stream", "bytes", "grid", "block")
+        for name in ("start", "name", "correlation", "external", "device", "stream", "bytes", "grid", "block", "dtype")
     }
     return make_table(
         DeviceTable,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.kineto_events import mend
+from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
 
 LONGEST_NS = 86_400_000_000_000
@@ -33,6 +34,7 @@ DEVICE = np.dtype(
         ("block", "i4"),
         ("occupancy", "f4"),
         ("kind", "i1"),
+        ("dtype", "i1"),
     ]
 )
 MEMORY = np.dtype(
@@ -212,6 +214,11 @@ class Columns:
         rows["device"] = [parsed[event.pid if event.args.device is None else event.args.device] for event in events]
         rows["stream"] = [parsed[event.tid if event.args.stream is None else event.args.stream] for event in events]
         rows["bytes"] = _integers([arg.bytes for arg in args])
+        rows["dtype"] = 0
+        for i, arg in enumerate(args):
+            if arg.dtype is not None:
+                rows["dtype"][i] = dtype_of(arg.dtype)
+                rows["bytes"][i] = DTYPE_BYTES[rows["dtype"][i]] * min(max(arg.sent, arg.received, 0), 1 << 50)
         rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
         rows["block"] = np.clip(_integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30)
         rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]

@@ -61,6 +61,9 @@ class _Activity(_Shaped, gc=False, frozen=True):
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
+    sent: int = msgspec.field(name="In msg nelems", default=0)
+    received: int = msgspec.field(name="Out msg nelems", default=0)
+    dtype: str | None = None
 
 
 class _Args(_Activity, gc=False, frozen=True):

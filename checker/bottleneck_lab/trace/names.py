@@ -22,6 +22,29 @@ _WAYS = (
 _EMULATED_WAYS = {"h2d": Direction.H2D, "d2h": Direction.D2H}
 
 
+DTYPES = ("", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "float8")
+"""What a collective sends, as `DeviceTable.dtype` counts it."""
+DTYPE_BYTES = (0, 8, 4, 2, 2, 8, 4, 1, 1, 1, 1)
+_DTYPES = {
+    "double": 1,
+    "float": 2,
+    "half": 3,
+    "bfloat16": 4,
+    "long": 5,
+    "int": 6,
+    "char": 7,
+    "byte": 8,
+    "bool": 9,
+    **{name: number for number, name in enumerate(DTYPES)},
+}
+
+
+def dtype_of(name: str | None) -> int:
+    """The number of a type that a profiler names, c10's or NumPy's; 0 for one that is not known."""
+    plain = (name or "").lower()
+    return _DTYPES["float8"] if plain.startswith("float8") else _DTYPES.get(plain, 0)
+
+
 LINES_OF = "lines of "
 """How the track of a thread's lines of Python is called in captures that `lab profile --stack` made, before the thread's own number."""
 
@@ -29,6 +52,22 @@ LINES_OF = "lines of "
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
     return bool(_COMMUNICATION.search(name))
+
+
+_COLLECTIVES = (
+    (re.compile(r"all[_-]?reduce", re.IGNORECASE), "all-reduce"),
+    (re.compile(r"reduce[_-]?scatter", re.IGNORECASE), "reduce-scatter"),
+    (re.compile(r"all[_-]?gather", re.IGNORECASE), "all-gather"),
+    (re.compile(r"all[_-]?to[_-]?all", re.IGNORECASE), "all-to-all"),
+    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
+    (re.compile(r"send[_-]?recv|send|recv", re.IGNORECASE), "send and receive"),
+    (re.compile(r"reduce", re.IGNORECASE), "reduce"),
+)
+
+
+def collective_of(name: str) -> str:
+    """What a communicating kernel does; its own name where that cannot be told."""
+    return next((called for pattern, called in _COLLECTIVES if pattern.search(name)), name)
 
 
 def is_range(name: str) -> bool:

@@ -55,7 +55,10 @@ class HostMemory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call that launched it (-1: none recorded)."""
+    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call that launched it (-1: none recorded).
+
+    `bytes` are those of a copy, or of a collective's larger side, whose `dtype` is an index into names.DTYPES; 0 when it was not recorded.
+    """
 
     start: Ints
     end: Ints
@@ -72,6 +75,7 @@ class DeviceTable:
     grid: Ints
     block: SmallInts
     occupancy: Floats
+    dtype: TinyInts
 
     def __len__(self) -> int:
         return len(self.start)
@@ -230,7 +234,7 @@ DTYPES: dict[str, Any] = {
         ("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "grid"), np.int64
     ),
     **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
-    **dict.fromkeys(("kind", "direction", "host_memory"), np.int8),
+    **dict.fromkeys(("kind", "direction", "host_memory", "dtype"), np.int8),
     "occupancy": np.float32,
 }
 DEFAULTS: dict[str, float] = {"correlation": -1, "external": -1, "allocated": -1, "reserved": -1, "occupancy": np.nan}

@@ -386,3 +386,55 @@ def test_importing_the_package_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError):
         _ = importlib.import_module("bottleneck_lab").nothing
+
+
+def test_collectives_carry_bytes_and_type(tmp_path):
+    sent = {
+        "In msg nelems": 1_000_000,
+        "Out msg nelems": 1_000_000,
+        "dtype": "BFloat16",
+        "Collective name": "allreduce",
+    }
+    gathered = {"In msg nelems": 1_000, "Out msg nelems": 8_000, "dtype": "Float"}
+    summary = summed_up(
+        tmp_path,
+        *(event("user_annotation", f"step {i}", i * 1000, 1000) for i in range(2)),
+        *(kernel(i * 500, 400, 24, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL", **sent) for i in range(4)),
+        kernel(450, 10, 24, name="ncclKernel_AllGather_RING_LL_Sum_int8_t", **gathered),
+    )
+    rows = [(r.collective, r.dtype, r.bytes, r.calls, r.calls_per_step) for r in summary.collectives]
+    assert rows == [("all-reduce", "bfloat16", 2_000_000, 4, 2.0), ("all-gather", "float32", 32_000, 1, 0.5)]
+    assert summary.collectives[0].gb_per_s == pytest.approx(2_000_000 / 400_000)
+
+
+def test_gloo_on_a_cpu_is_communication_whatever_thread_it_runs_on(tmp_path):
+    """Half of the all-reduce runs beside the backward; for the other half the main thread waits, in no operator."""
+    summary = summed_up(
+        tmp_path,
+        event("user_annotation", "step 0", 0, 200),
+        event("cpu_op", "aten::mm", 0, 100),
+        event("cpu_op", "c10d::allreduce_", 100, 5),
+        event("user_annotation", "gloo:all_reduce", 50, 150, tid=77),
+    )
+    (use,) = summary.devices
+    assert (use.compute_ns, use.communication_ns, use.exposed_communication_ns) == (100_000, 150_000, 100_000)
+    assert (use.busy_ns, use.idle_ns) == (200_000, 0)
+    assert [finding.id for finding in summary.findings] == ["communication-exposed"]
+
+
+def test_ranks_on_cpus_have_their_own_operators(tmp_path):
+    ranks = [loaded(tmp_path, event("cpu_op", "aten::mm", 0, 100 + 100 * rank), rank=rank) for rank in range(2)]
+    assert [use.compute_ns for use in summarise(merge_ranks(ranks)).devices] == [100_000, 200_000]
+
+
+def test_work_that_waited_for_milliseconds_on_an_idle_device_is_no_pause(tmp_path):
+    """A graph was launched, and its first recorded node starts 64 ms later: what ran before it was not recorded."""
+    (use,) = summed_up(
+        tmp_path,
+        event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
+        kernel(10, 90, correlation=1),
+        event("cuda_runtime", "cudaGraphLaunch", 20, 5, correlation=2),
+        event("cuda_runtime", "cudaDeviceSynchronize", 30, 64_200),
+        kernel(64_100, 100, correlation=2),
+    ).devices
+    assert causes(use) == {"startup": 10_000, "unknown": 64_000_000, "ending": 30_000}
