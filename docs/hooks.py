@@ -66,7 +66,7 @@ def _labs() -> str:
         for slug in stage["labs"]:
             lab = tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text(encoding="utf-8"))
             rows.append(
-                f"| `{slug}` | {stage['name']} | {lab['symptom']} | {lab['minutes']} min | {', '.join(lab['devices'])} |"
+                f"| `{lab.get('name', slug)}` | {stage['name']} | {lab['symptom']} | {lab['minutes']} min | {', '.join(lab['devices'])} |"
             )
     return "\n".join(rows)
 

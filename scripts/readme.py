@@ -19,7 +19,9 @@ def table() -> str:
     for stage in _toml("course.toml")["stages"]:
         for slug in stage["labs"]:
             lab = _toml(f"{slug}/lab.toml")
-            rows.append(f"| `{slug}` | {lab['title']} | {stage['name']} | {', '.join(lab['devices'])} |")
+            rows.append(
+                f"| `{lab.get('name', slug)}` | {lab['title']} | {stage['name']} | {', '.join(lab['devices'])} |"
+            )
     return "\n".join(rows) + "\n"
 
 

@@ -144,7 +144,7 @@ def _authors(dev: ModuleType) -> Any:
     return typer.main.get_command(app)
 
 
-app = typer.Typer(cls=_Lab, epilog="Example: lab start dataloader", invoke_without_command=True, **_PLAIN)
+app = typer.Typer(cls=_Lab, epilog="Example: lab start resnet-latency", invoke_without_command=True, **_PLAIN)
 
 
 def _print_version(asked: bool) -> None:

@@ -128,7 +128,7 @@ def _packages() -> list[Finding]:
         ("torch", "torch", "every lab: `lab run`, `profile` and `check`", "required", "labs"),
         ("torchvision", "torchvision", "models and fast transforms", "required", "labs"),
         ("Pillow", "pillow", "`lab data`, and the labs on images", "required", "labs"),
-        ("DALI", dali_build(), "one of the ways to solve `dataloader`", "recommended", dali_extra()),
+        ("DALI", dali_build(), "loading images with DALI in the labs", "recommended", dali_extra()),
         ("nvtx", "nvtx", "named ranges in an nsys trace", "optional", "labs"),
         ("ncu-report", "ncu-report", "reading .ncu-rep files at full precision", "optional", "ncu"),
         ("NVML", "nvidia-ml-py", "the GPUs in `lab monitor`", "optional", "gpu"),

@@ -33,7 +33,7 @@ def lab(place: str, *arguments: object, at: Path) -> subprocess.CompletedProcess
 def test_the_course_is_listed(place, tmp_path):
     done = lab(place, "list", at=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "dataloader" in done.stdout
+    assert "resnet-latency" in done.stdout
 
 
 @pytest.mark.parametrize("place", PLACES)
