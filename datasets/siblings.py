@@ -80,7 +80,7 @@ _ATTENTION = Shape(
 
 PROGRAMS: dict[str, Shape] = {
     # Training jobs whose device stands still for a part of the time.
-    "speech": replace(Shape(), reads=20, read_python_us=160.0, kernel_us=260.0),
+    "speech": replace(Shape(), reads=40, read_python_us=25.0, kernel_us=120.0),
     "recommender": replace(_VISION, copied=26_000_000, pinned=False, kernel_us=140.0),
     "tagger": replace(Shape(), layers=90, kernel_us=19.0, python_us=9.0, copied=100_000),
     "video": replace(_VISION, slow_fetch_us=42_000.0, slow_every=3),

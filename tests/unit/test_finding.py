@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -102,7 +103,7 @@ def test_what_a_check_measured_answers_its_questions(truth):
 
 def test_a_solution_quotes_the_last_check_since_another_machine_has_other_operators(truth, tmp_path, monkeypatch):
     checked = SimpleNamespace(verdict=SimpleNamespace(measurement=finding._details(truth, 4)))
-    monkeypatch.setattr("bottleneck_lab.workspace.attempts.load_attempts", lambda _: [checked])
+    monkeypatch.setattr(solution, "load_attempts", lambda _: [checked])
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
     solution._quote_own_figures(workspace)
     assert problems(load_answers(workspace.root), truth) == {}
@@ -116,12 +117,12 @@ def test_nothing_answered_fails_everywhere(truth):
     ("change", "judge", "says"),
     [
         ({"second": POOL, "third": NORM, "second_share": 0.12, "third_share": 0.20}, "wrong_operators", "self time"),
-        ({"first_share": 0.70}, "wrong_shares", "not 70.0%"),
-        ({"first_bound": "memory-bound"}, "wrong_bounds", "compute-bound"),
-        ({"second_bound": "compute-bound"}, "wrong_bounds", "memory-bound"),
+        ({"first_share": 0.70}, "wrong_shares", "`first_share` is off"),
+        ({"first_bound": "memory-bound"}, "wrong_bounds", "does not fit"),
+        ({"second_bound": "compute-bound"}, "wrong_bounds", "does not fit"),
         ({"second_bound": "slow"}, "wrong_bounds", "neither"),
         ({"ceiling": 1.67}, "wrong_ceiling", "1 / share"),
-        ({"ceiling": 3.0}, "wrong_ceiling", "2.50"),
+        ({"ceiling": 3.0}, "wrong_ceiling", "Amdahl"),
     ],
 )
 def test_each_criterion_fails_alone(truth, change, judge, says):
@@ -159,6 +160,33 @@ def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
     assert says in wrong_shares(RIGHT | {"first_share": share}, truth)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": NORM, "second": CONV},
+        {"first_share": 0.9},
+        {"second_share": 0.9},
+        {"first_bound": "memory-bound"},
+        {"ceiling": 9.0},
+    ],
+    ids=str,
+)
+def test_no_sentence_tells_the_right_answer(truth, wrong):
+    """What was not answered so is not in it: neither a share in any form, nor a name, nor the ceiling."""
+    told = " ".join(problems(RIGHT | wrong, truth).values())
+    assert told
+    assert not re.search(r"60(\.0)?%|0\.6\b|20(\.0)?%|0\.2\b|2\.50?\b", told)
+
+
+def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
+    slow_first = 13 * np.arange(2 * PASSES) ** 2 + np.where(np.arange(2 * PASSES) < 2, 900_000, 300_000)
+    cold = replace(truth, cold=replace(truth.capture, times={CONV: slow_first}))
+    raw = replace(made_up(SHARES), times={CONV: slow_first + 7})
+    assert "without recording first" in genuine(raw, cold)
+    assert genuine(raw, truth) is None, "where a cold pass takes no longer, there is nothing to tell"
+    assert genuine(made_up(SHARES), cold) is None
+
+
 def test_near_ties_may_stand_in_either_order(truth):
     tied = dict(truth.shares) | {POOL: Share(POOL, 0.19, 0.004)}
     swapped = RIGHT | {"second": POOL, "third": NORM, "second_share": 0.19, "third_share": 0.2}
@@ -189,7 +217,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         (made_up(SHARES, calls=[Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
         (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "parts of passes"),
         (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "written down twice"),
-        (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), f"no {CONV}, which takes 60%"),
+        (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
     ],
 )
 def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):

@@ -23,6 +23,8 @@ BALANCE_FACTOR = 2.0
 """Within this factor of the machine's balance an operator may be called either: ceilings are not known better."""
 FORGED_SHARE = 0.15
 """A capture of the same work on the same machine differs less than this in any operator's share."""
+COLD_RATIO = 1.3
+"""Where the reference's own first pass takes no more than this, a warm-up makes no difference that can be told."""
 CLOCK_SLACK_S = 2.0
 ROUNDING_NS = 2
 
@@ -43,6 +45,7 @@ def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end
         or _other_work(capture, truth, passes)
         or _left_out(capture, truth)
         or _copied_passes(capture, truth, passes)
+        or _not_warm(capture, truth, passes)
     )
 
 
@@ -96,7 +99,7 @@ def _left_out(capture: Capture, truth: Truth) -> str | None:
     top = truth.ranked()[0]
     if top.name in capture.times:
         return None
-    return f"The capture has no {top.name}, which takes {top.share:.0%} of the self time of this model: it was not recorded as it ran."
+    return "The capture lacks the operator that does most of this model's work: it was not recorded as it ran."
 
 
 def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
@@ -109,6 +112,29 @@ def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
     return None
 
 
+def _not_warm(capture: Capture, truth: Truth, passes: int) -> str | None:
+    """Where the first pass of the reference's own cold capture stands out, one half-way to it has not been warmed up."""
+    cold = _first_pass_ratio(truth.cold, _passes_in(truth.cold))
+    if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
+        return None
+    return ByTime(
+        "The first pass in the capture takes longer than the others: it allocates and prepares. Run passes without recording first."
+    )
+
+
+def _passes_in(capture: Capture) -> int:
+    return max(capture.count("aten::linear"), 1)
+
+
+def _first_pass_ratio(capture: Capture, passes: int) -> float:
+    """How many times as long as the median of the others the first pass took; 1 where there is nothing to compare."""
+    rows = [times.reshape(passes, -1).sum(axis=1) for times in capture.times.values() if len(times) % passes == 0]
+    if passes < 3 or not rows:
+        return 1.0
+    total = np.sum(rows, axis=0)
+    return float(total[0] / max(np.median(total[1:]), 1))
+
+
 def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
     """Why the times in a capture that is genuine otherwise are not those of this machine; None when they are."""
     shares = undisturbed_shares([capture], passes)
@@ -116,7 +142,7 @@ def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
         seen = shares.get(share.name, 0.0)
         if abs(seen - share.share) > FORGED_SHARE:
             return ByTime(
-                f"In the capture {share.name} takes {seen:.0%} of the self time, in captures made here beside it {share.share:.0%}: "
+                f"{share.name} takes another share of the self time in the capture than in captures made here beside it: "
                 "the passes were not recorded as they run, or the machine was busy."
             )
     return None
@@ -154,8 +180,8 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
         own = truth.shares.get(name, Share(name, 0.0, 0.0))
         if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
             known = name in truth.shares
-            found = f"{own.share:.1%} of the self time" if known else "not in the captures"
-            said = f"{name} is not {place}: it is {found}, and that place takes {right.share:.1%}. {_other_order(names, truth)}".strip()
+            found = "" if known else " It is not in the captures."
+            said = f"{name} is not {place} by self time on the device.{found} {_other_order(names, truth)}".strip()
             return ByTime(said) if known else said
     return None
 
@@ -209,7 +235,7 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
         if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
             why = _other_share(name, answer, truth)
             return ByTime(
-                f"{name} takes {right.share:.1%} (±{right.half_width:.1%}) of the self time, not {answer:.1%}. {why}".strip()
+                f"`{place}_share` is off by more than five points. {why or 'Divide its self time by the sum of all self times.'}"
             )
     return None
 
@@ -254,8 +280,8 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
         right = "compute-bound" if ratio >= 1 else "memory-bound"
         if answer != right:
             return ByTime(  # the machine's balance is measured
-                f"{name} is {right}, not {answer}: from its shapes it does {intensity:.2g} floating-point operations for each byte "
-                f"it has to move, and this machine can do {truth.balance:.2g} in the time of a byte."
+                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
+                "has to move, and compare with the machine's balance, which `lab doctor --measure` tells."
             )
     return None
 
@@ -275,7 +301,7 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
         return None
     mistake = " 1 / share is another thing." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
     return ByTime(
-        f"With {name} at no time at all the whole would be {ceilings[-1]:.2f} times as fast, 1 / (1 − share), not {answer:.2f}.{mistake}"
+        f"That is not what Amdahl's law gives for the share of {name}: 1 / (1 - share), when it takes no time at all.{mistake}"
     )
 
 
