@@ -38,21 +38,6 @@ def images_from(pixels, device):
     return ((torch.tensor(pixels).float() / 255 - MEAN) / STD).contiguous().to(device)
 
 
-def load(device):
-    """How a check runs `record`: on its own pictures and number of passes. Gives the bytes of the trace, none without one."""
-    import profile_resnet
-
-    model = network(device)
-
-    def capture(pixels, passes):
-        trace = Path(TRACE).absolute()
-        trace.unlink(missing_ok=True)
-        profile_resnet.record(model, images_from(pixels, device), passes, trace)
-        return np.frombuffer(trace.read_bytes() if trace.is_file() else b"", dtype=np.uint8)
-
-    return capture
-
-
 def main(record):
     """Record the trace of PASSES forward passes on photographs of the data set."""
     parser = argparse.ArgumentParser()

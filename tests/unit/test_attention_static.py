@@ -11,7 +11,7 @@ from bottleneck_lab import programs
 from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.kinds.speedup import static_check
-from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, compile_library, complaint
+from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, complaint
 from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, check_source
 from bottleneck_lab.programs import find_program, require_program
 
@@ -21,7 +21,6 @@ SOLUTION = ROOT / "solutions" / "fused-attention"
 WGMMA = ROOT / "tests" / "variants" / "fused-attention" / "wgmma" / "attention.cu"
 
 needs_nvcc = pytest.mark.skipif(find_program("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
-needs_gxx = pytest.mark.skipif(find_program("g++") is None, reason="needs g++")
 needs_disassembler = pytest.mark.skipif(
     find_program("nvdisasm") is None, reason="needs nvdisasm, which comes with Triton"
 )
@@ -95,24 +94,27 @@ def test_an_unknown_architecture_is_said_to_be_unknown():
         occupancy("42", 32, 0, 128)
 
 
-@needs_gxx
-def test_a_library_is_compiled_once_and_whole(tmp_path):
-    source = tmp_path / "kernel.cpp"
-    source.write_text('extern "C" int two() { return 2; }\n')
-    first = compile_library(source, ["-O1"], tmp_path / "cache")
+@needs_nvcc
+def test_a_kernel_is_compiled_once_and_whole(tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("__global__ void two(int *out) { *out = 2; }\n")
+    first = compile_cubin(source, "80", tmp_path / "cache")
     stamp = first.stat().st_mtime_ns
-    assert compile_library(source, ["-O1"], tmp_path / "cache") == first
+    assert compile_cubin(source, "80", tmp_path / "cache") == first
     assert first.stat().st_mtime_ns == stamp
-    assert compile_library(source, ["-O2"], tmp_path / "cache") != first
-    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".so", ".so"]
+    assert compile_cubin(source, "90", tmp_path / "cache") != first
+    assert sorted(p.suffixes[-2:] for p in (tmp_path / "cache").iterdir()) == [
+        [".sm_80", ".cubin"],
+        [".sm_90", ".cubin"],
+    ]
 
 
-@needs_gxx
+@needs_nvcc
 def test_an_error_is_shown_with_the_learners_own_line(tmp_path):
-    source = tmp_path / "kernel.cpp"
+    source = tmp_path / "kernel.cu"
     source.write_text("int one = 1;\nint two = missing;\n")
-    with pytest.raises(UsageError, match=r"kernel.cpp, line 2: .*missing.*\n    int two = missing;"):
-        compile_library(source, [], tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"kernel.cu, line 2: .*missing.*\n    int two = missing;"):
+        compile_cubin(source, "80", tmp_path / "cache")
 
 
 def test_complaints_of_nvcc_are_read_too(tmp_path):

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from bottleneck_lab.analysis.findings import FINDING_IDS
 from bottleneck_lab.catalog import Device, Lab, content_root, files_below, load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import problem
@@ -65,6 +66,9 @@ def _inconsistent(lab: Lab) -> Iterator[str]:
     yield from (f"{name} may be edited but is not among the files." for name in spec.editable if name not in spec.files)
     if spec.entry not in spec.files:
         yield f"The entry {spec.entry} is not among the files."
+    for hint in spec.hints:
+        if hint.finding not in (None, *FINDING_IDS):
+            yield f"A hint waits for the finding '{hint.finding}', which no detector reports."
     for device, settings in spec.devices.items():
         for criterion in settings.criteria:
             if criterion.kind == "target" and criterion.target is None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stated:
-    """A GPU's time for one ResNet-50 training step of `batch` images, by part, in ms; and its host link in GB/s."""
+    """A GPU's time for one ResNet-50 training step of `batch` images, by part, in ms."""
 
     name: str
     batch: int
     parts_ms: dict[str, float]
-    h2d_gb_s: float
     source: str
 
     def step_s(self, batch: int) -> float:
@@ -24,6 +23,5 @@ A100 = Stated(
     name="an A100-like GPU training ResNet-50",
     batch=64,
     parts_ms={"forward": 8.2, "backward": 16.4, "optimizer": 0.8},
-    h2d_gb_s=25.0,
-    source="about 2,500 images/s in mixed precision, the order published for ResNet-50 v1.5 on one A100; PCIe 4.0 x16 in practice",
+    source="about 2,500 images/s in mixed precision, the order published for ResNet-50 v1.5 on one A100",
 )

@@ -55,7 +55,7 @@ def measure(context: Context[FindingSettings]) -> Measured:
         other_cores = meter.cores()
     context.progress("running your script", 0.8)
     with CallSession.start(
-        context, "learner", context.submission, "workload.py", limits_of(context.settings)
+        context, "learner", context.submission, "check_record.py", limits_of(context.settings)
     ) as learner:
         script = learner.worker
         meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())

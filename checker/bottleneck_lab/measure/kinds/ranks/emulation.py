@@ -162,19 +162,6 @@ class Run:
         moved = float(np.linalg.norm(right - reference.start))
         return max(float(np.linalg.norm(parameters - right)) for parameters in self.parameters) / moved
 
-    @property
-    def buckets(self) -> list[Span]:
-        """The gradient all-reduces of the last step on rank 0, in order: anything of a megabyte or so."""
-        last = self.clocks[0].step - 1
-        return [
-            span
-            for span in self.clocks[0].spans
-            if span.stream == "communication"
-            and span.step == last
-            and span.elements >= 1 << 16
-            and span.name == "all-reduce"
-        ]
-
 
 @dataclass
 class _Shared:
@@ -292,14 +279,6 @@ def crew(
         shared.close_theirs()
         import_module("torch")  # needed to reduce; the worker is importing it, too, at this moment
         yield Crew(shared, worker, costs)
-
-
-def emulate(
-    folder: Path, entry: str, costs: CostTable, world: int, secret: Secret, scratch: Path, janitor: Janitor
-) -> Run:
-    """One run of the script in `folder` on `world` emulated ranks. Raises Violation."""
-    with crew(folder, entry, costs, [world], scratch, janitor) as ranks:
-        return ranks.run(secret)
 
 
 def with_last_words(violation: Violation, log: str) -> Violation:

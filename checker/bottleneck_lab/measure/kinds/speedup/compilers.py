@@ -35,25 +35,19 @@ def _version(tool: Path) -> str:
 
 
 def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
-    """Machine code of a .cu file for one architecture (`80`, `90a`). Raises UsageError for an error in the source, MachineError without nvcc."""
-    command = ["-O3", "-std=c++17", "-lineinfo", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin"]
-    return _compile(require_program("nvcc"), command, source, f".sm_{arch}.cubin", folder)
+    """Machine code of a .cu file for one architecture (`80`, `90a`), in `folder` (default: the user's cache).
 
-
-def compile_library(source: Path, options: list[str], folder: Path | None = None) -> Path:
-    """A shared library of a .cpp file. Raises UsageError for an error in the source, MachineError without g++."""
-    return _compile(require_program("g++"), [*options, "-shared", "-fPIC"], source, ".so", folder)
-
-
-def _compile(tool: Path, options: list[str], source: Path, suffix: str, folder: Path | None) -> Path:
-    """The compiled file in `folder` (default: the user's cache), made under another name and renamed when whole."""
+    Made under another name and renamed when whole. Raises UsageError for an error in the source, MachineError without nvcc.
+    """
+    tool = require_program("nvcc")
+    options = ["-O3", "-std=c++17", "-lineinfo", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin"]
     text = source.read_bytes()
     key = hashlib.sha256(b"\0".join([text, _version(tool).encode(), *map(str.encode, options)])).hexdigest()[:24]
     folder = folder or Path(
         os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"bottleneck-lab-{os.getuid()}"
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = folder / f"{source.stem}-{key}{suffix}"
+    target = folder / f"{source.stem}-{key}.sm_{arch}.cubin"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch) / target.name
