@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.gaps import OUTSIDE, Cause, Gap, GapCause, attribute, explain_gaps
-from bottleneck_lab.analysis.host import HostView, named, view_host
-from bottleneck_lab.analysis.window import Window, find_window, launch_times, step_rows
+from bottleneck_lab.analysis.host import HostView, named, union_of, view_host
+from bottleneck_lab.analysis.window import Window, find_window, step_rows
 from bottleneck_lab.trace.timeline import (
     DeviceTable,
     HostTable,
@@ -57,6 +57,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
     streams: int
     gap_causes: list[GapCause]
     largest_gaps: list[Gap]
+    unseen_ns: int = 0
+    """Idle time, of unknown cause, in which work was waiting: longer than any device pauses."""
     busy_strip: list[float] = []
     """Share (0-1) of each of `STRIP` equal parts of the window in which the device was busy."""
 
@@ -147,22 +149,33 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
             chosen = np.flatnonzero(mine & (table.device == device))
             time = _device_time(rank, device, _rows(table, chosen), host, window)
             if device != CPU:
-                gaps = _queued(timeline, chosen, time)
-                long = gaps.end - gaps.start > LONGEST_PAUSE_NS
-                time = time._replace(
-                    queued=iv.Intervals(gaps.start[~long], gaps.end[~long]),
-                    missing=iv.Intervals(gaps.start[long], gaps.end[long]),
-                )
+                queued, missing = _waiting(timeline, chosen, time)
+                time = time._replace(queued=queued, missing=missing)
             yield time
         del host  # before the next rank's is made
 
 
-def _queued(timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime) -> iv.Intervals:
-    """The gaps that end with work launched before they began: the host is not why the device did nothing."""
-    after = np.searchsorted(time.rows.start, time.idle.end)
+def _waiting(timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime) -> tuple[iv.Intervals, iv.Intervals]:
+    """(gaps before work that had been launched when they began; the stretches in which work waited for longer than a device pauses).
+
+    In neither is the host why the device did nothing. Of the second, what another device of the rank was busy in is a wait for that one.
+    """
+    gaps = time.idle
+    after = np.searchsorted(time.rows.start, gaps.end)
     ended = np.flatnonzero(after < len(rows))
-    early = launch_times(timeline, rows[after[ended]]) < time.idle.start[ended]
-    return iv.Intervals(time.idle.start[ended[early]], time.idle.end[ended[early]])
+    call = timeline.launched_by[rows[after[ended]]]
+    ended, call = ended[call >= 0], call[call >= 0]
+    since = np.maximum(timeline.runtime.end[call], gaps.start[ended])
+    long = gaps.end[ended] - since > LONGEST_PAUSE_NS
+    waited = iv.Intervals(since[long], gaps.end[ended[long]])
+    if long.any():
+        others = (timeline.device.rank == time.rank) & (timeline.device.device != time.device)
+        missing = iv.subtract(waited, union_of(timeline.device, others & (timeline.device.kind != Kind.SYNC)))
+    else:
+        missing = iv.NONE
+    early = ended[(timeline.runtime.end[call] <= gaps.start[ended]) & ~long]
+    queued = iv.join(iv.Intervals(gaps.start[early], gaps.end[early]), iv.subtract(waited, missing))
+    return queued, missing
 
 
 def _rows(table: DeviceTable, rows: NDArray[np.intp]) -> DeviceRows:
@@ -219,6 +232,7 @@ def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
         streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
+        unseen_ns=time.missing.total,
         busy_strip=_strip(time.busy, time.window),
     )
 

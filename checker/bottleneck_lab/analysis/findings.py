@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse
 from bottleneck_lab.analysis.lines import LineRow
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.operators import OperatorRow
+from bottleneck_lab.analysis.quality import Ground, Quality
 from bottleneck_lab.analysis.ranks import Straggler
 from bottleneck_lab.analysis.syncs import SyncRow
 from bottleneck_lab.analysis.transfers import CopyRow
@@ -69,6 +70,8 @@ class Finding(msgspec.Struct, frozen=True):
     share_of_wall: float
     expected_gain_ratio: float
     at_most: bool = True
+    doubt: str = ""
+    """What the capture lacks of what this rests on; "" where it lacks nothing."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -97,6 +100,33 @@ def find_findings(seen: Evidence) -> list[Finding]:
         return []
     found = sorted((finding for detect in DETECTORS for finding in detect(seen)), key=lambda f: -f.share_of_wall)
     return [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
+
+
+def doubt(found: list[Finding], quality: Quality) -> tuple[list[Finding], list[Finding]]:
+    """(the findings, marked where they rest on what the capture lacks; those withheld, since what is lacking may be all that they are)."""
+    kept: list[Finding] = []
+    withheld: list[Finding] = []
+    for finding in found:
+        lacking = [each for each in quality.missing if set(each.grounds) & set(_grounds(finding.id))]
+        marked = msgspec.structs.replace(finding, doubt="; ".join(each.what for each in lacking))
+        may_be_all = any(each.share_of_wall >= finding.share_of_wall > 0 for each in lacking)
+        (withheld if may_be_all else kept).append(marked)
+    return kept, withheld
+
+
+def _grounds(finding_id: str) -> tuple[Ground, ...]:
+    """What a finding rests on."""
+    if finding_id in ("uneven-steps", "memory-growth", "allocator-churn"):
+        return ("steps",)
+    if finding_id in (
+        "unfused-elementwise",
+        "layout-conversions",
+        "tensor-cores-unused",
+        "dominant-operator",
+        "pageable-copies",
+    ):
+        return ("kernels",)
+    return ("idle", "host")
 
 
 def _finding(

@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import Kind, Timeline, different
 
+Ground = Literal["idle", "host", "kernels", "steps"]
+"""What a conclusion rests on: when the device did nothing; what the host did then; which kernels ran for how long; how the steps differ."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it concerns, all of it where that cannot be told;
+    and the grounds that fall with it."""
+
+    what: str
+    share_of_wall: float
+    grounds: tuple[Ground, ...]
+
 
 class Quality(msgspec.Struct, frozen=True):
-    """`reasons` make the figures unreliable; `notes` are worth knowing."""
+    """`reasons` make figures unreliable: what is `missing`, said in words, and what is impossible. `notes` are worth knowing."""
 
     reliable: bool
     reasons: list[str]
     notes: list[str]
+    missing: list[Missing] = []
 
 
-def judge_quality(timeline: Timeline) -> Quality:
-    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times, launches without their kernels."""
-    reasons = [
-        *_impossible_times(timeline),
-        *_missing_device(timeline),
+ALL: tuple[Ground, ...] = ("idle", "host", "kernels", "steps")
+
+
+def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
+    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times, launches without their kernels.
+
+    `devices`: what became of their time, which holds the gaps that no device makes.
+    """
+    missing = [
+        *(Missing(what, 1.0, ALL) for what in (*_impossible_times(timeline), *_missing_device(timeline))),
         *_lost_kernels(timeline),
+        *_unseen_work(devices),
         *_lost_calls(timeline),
         *_empty_steps(timeline),
-        *_work_elsewhere(timeline),
-        *_overlapping_kernels(timeline),
+        *(Missing(what, 1.0, ALL) for what in (*_work_elsewhere(timeline), *_overlapping_kernels(timeline))),
     ]
     notes = [note for note in timeline.notes if not _is_reason(note)]
-    return Quality(not reasons, reasons, [*notes, *_few_steps(timeline)])
+    return Quality(not missing, [_said(each) for each in missing], [*notes, *_few_steps(timeline)], missing)
+
+
+def _said(missing: Missing) -> str:
+    share = f" ({missing.share_of_wall:.0%} of the time)" if missing.share_of_wall < 1 else ""
+    return missing.what + share
+
+
+def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
+    """A device that had work waiting and yet seems to have done nothing: kernels were dropped, or a graph's were not recorded."""
+    wall = sum(use.wall_ns for use in devices) or 1
+    share = sum(use.unseen_ns for use in devices) / wall
+    if share <= UNSEEN_SHARE:
+        return []
+    what = "a device had work waiting and nothing that ran was recorded: kernels were dropped, or those of CUDA graphs are missing"
+    return [Missing(what, share, ("idle", "host", "kernels"))]
 
 
 def _is_reason(note: str) -> bool:
@@ -59,18 +96,23 @@ def _launch_names(timeline: Timeline) -> list[int]:
     ]
 
 
-def _lost_kernels(timeline: Timeline) -> list[str]:
-    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more in a small capture, is not that."""
+UNSEEN_SHARE = 0.05
+
+
+def _lost_kernels(timeline: Timeline) -> list[Missing]:
+    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more in a small capture, is not that.
+
+    What they concern is taken to be as much of the time as they are of the launches.
+    """
     calls = np.isin(timeline.runtime.name, _launch_names(timeline))
     lost = calls & ~timeline.launching
     if calls.sum() < 20 or not len(timeline.device) or lost.sum() <= 0.1 * calls.sum():
         return []
-    return [
-        f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
-    ]
+    what = f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
+    return [Missing(what, float(lost.sum() / calls.sum()), ("idle", "host", "kernels"))]
 
 
-def _lost_calls(timeline: Timeline) -> list[str]:
+def _lost_calls(timeline: Timeline) -> list[Missing]:
     kernels = timeline.device.kind == Kind.KERNEL
     if kernels.sum() < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
@@ -78,22 +120,32 @@ def _lost_calls(timeline: Timeline) -> list[str]:
     graphs = any("GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist())
     if lost.sum() <= 0.2 * kernels.sum() or graphs:
         return []
-    return [
-        f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
-    ]
+    what = f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
+    return [Missing(what, float(lost.sum() / kernels.sum()), ("host",))]
 
 
-def _empty_steps(timeline: Timeline) -> list[str]:
+def _empty_steps(timeline: Timeline) -> list[Missing]:
     """Steps in which nothing at all happened on host or device."""
     steps = step_rows(timeline)
     if not len(steps):
         return []
     if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
-        return ["only ranges were recorded, no operators, calls or device work: nothing is known of what the steps did"]
+        what = "only ranges were recorded, no operators, calls or device work: nothing is known of what the steps did"
+        return [Missing(what, 1.0, ALL)]
     starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
-    empty = int((count == 0).sum())
-    return [f"{empty} of {len(steps)} steps hold no event: a window was dropped"] if empty else []
+    empty = count == 0
+    if not empty.any():
+        return []
+    lengths = steps.end - steps.start
+    share = float(lengths[empty].sum() / max(lengths.sum(), 1))
+    return [
+        Missing(
+            f"{int(empty.sum())} of {len(steps)} steps hold no event: a window was dropped",
+            share,
+            ("idle", "host", "steps"),
+        )
+    ]
 
 
 def _work_elsewhere(timeline: Timeline) -> list[str]:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
-from bottleneck_lab.analysis.findings import Evidence, Finding, find_findings
+from bottleneck_lab.analysis.findings import Evidence, Finding, doubt, find_findings
 from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse, find_kernels, find_launches
 from bottleneck_lab.analysis.lines import LineRow, find_lines
 from bottleneck_lab.analysis.memory import MemoryUse, find_memory
@@ -67,6 +67,8 @@ class Summary(msgspec.Struct, frozen=True):
     memory: list[MemoryUse]
     stragglers: list[Straggler]
     findings: list[Finding]
+    withheld: list[Finding] = []
+    """What was found but rests on what the capture lacks: nothing that would have to be fixed."""
     collectives: list[CollectiveRow] = []
     roofline: Roofline = Roofline()
     blind: bool = False
@@ -94,6 +96,7 @@ def summarise(timeline: Timeline) -> Summary:
         steps=len(steps),
         wall_ns=window.length,
     )
+    findings, withheld = doubt(find_findings(seen), quality)
     lengths = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
         schema=SCHEMA,
@@ -121,7 +124,8 @@ def summarise(timeline: Timeline) -> Summary:
         launches=seen.launches,
         memory=seen.memory,
         stragglers=seen.stragglers,
-        findings=find_findings(seen),
+        findings=findings,
+        withheld=withheld,
         collectives=find_collectives(inside),
         roofline=find_roofline(timeline),
     )
@@ -140,7 +144,8 @@ def _beside(events: int, first: Callable[[], First], other: Callable[[], Other])
 
 def _device_side(timeline: Timeline) -> tuple[list[DeviceUse], Quality]:
     """What became of the devices' time, and whether that can be relied on."""
-    return find_device_uses(timeline), judge_quality(timeline)
+    devices = find_device_uses(timeline)
+    return devices, judge_quality(timeline, devices)
 
 
 def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:

@@ -63,6 +63,9 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         sheet.line(words.EMULATED, indent=1, style="yellow")
     for reason in summary.quality.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    if summary.withheld:
+        withheld = ", ".join(finding.id for finding in summary.withheld)
+        sheet.line(f"Withheld, since it rests on what is missing: {withheld}.", indent=1, style="yellow")
     for note in summary.quality.notes:
         sheet.line(note, indent=1, style="dim")
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
@@ -275,4 +278,6 @@ def _print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
         gain = words.describe_gain(finding)
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)
+        if finding.doubt:
+            sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
         sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))

@@ -45,6 +45,9 @@ def _warnings(summary: Summary) -> list[Markup]:
     shown = [
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning") for reason in summary.quality.reasons
     ]
+    if summary.withheld:
+        withheld = ", ".join(finding.id for finding in summary.withheld)
+        shown.append(tag("p", f"Withheld, since it rests on what is missing: {withheld}.", class_="warning"))
     if summary.emulated:
         shown.append(tag("p", words.EMULATED, class_="warning"))
     return [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)]
@@ -150,7 +153,8 @@ def findings_section(summary: Summary) -> Section:
 
 def _finding(finding: Finding) -> Markup:
     gain = words.describe_gain(finding) if finding.share_of_wall else "–"
-    facts = [("What was seen", finding.evidence), ("What to try", finding.advice), ("Kind", finding.cause)]
+    doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
+    facts = [("What was seen", finding.evidence), *doubted, ("What to try", finding.advice), ("Kind", finding.cause)]
     return tag(
         "div",
         tag(

@@ -142,10 +142,10 @@ class EventStream:
         self._tail = rest if self._head else b""
 
     def _error(self, what: str) -> CaptureError:
-        return CaptureError(
-            f"{self._source.name} {what}.",
-            "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program end by itself.",
-        )
+        remedy = "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program end by itself."
+        if what in _OTHERS.values():
+            remedy = "Record the program with `lab profile`, or with torch.profiler and its export_chrome_trace."
+        return CaptureError(f"{self._source.name} {what}.", remedy)
 
 
 def scan(buffer: bytes) -> tuple[int, int | None]:
@@ -207,9 +207,19 @@ def _as_utf8(text: bytes) -> bytes:
     return re.sub(rb"[\x00-\x1f]", b" ", text.decode("utf-8", "replace").encode())
 
 
+_OTHERS = {
+    b'"rocprofiler-sdk-tool"': "is rocprofv3's own JSON, which is not read: torch.profiler's traces on ROCm are",
+    b'"nodes"': "is a PyTorch execution trace, a graph of operators without the times of a device",
+}
+"""Files that people have beside a trace, by a key of theirs."""
+
+
 def _describe(buffer: bytes) -> str:
     if not buffer:
         return "is empty"
+    for mark, what in _OTHERS.items():
+        if mark in buffer:
+            return what
     if buffer[:1] == b"{":
         return "is JSON without a traceEvents array"
     return "is no JSON trace"

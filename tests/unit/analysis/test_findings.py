@@ -198,3 +198,53 @@ def test_steps_that_all_scatter_are_not_called_uneven():
 
     assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
     assert found([10, 15, 9, 11, 14, 8, 16, 10]) == []
+
+
+def _without_kernels(make, bottleneck: str, share: float):
+    """A capture of which a share of the kernels was dropped, one after another."""
+    run = make.training(bottleneck, seed=3)
+    kernels = [event for event in run.events if event["cat"] == "kernel"]
+    lost = {id(event) for event in kernels[len(kernels) // 4 : len(kernels) // 4 + int(share * len(kernels))]}
+    run.events = [event for event in run.events if id(event) not in lost]
+    return run.trace(bottleneck)
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "share", "found", "withheld"),
+    [
+        ("launch", 0.9, set(), {"host-stalls", "host-operators", "launch-bound"}),
+        ("healthy", 0.5, set(), {"launch-bound"}),
+        ("input", 0.2, {"input-starved"}, set()),
+        ("elementwise", 0.2, {"unfused-elementwise"}, set()),
+    ],
+)
+def test_what_rests_on_lost_kernels_is_withheld_or_marked(tmp_path, make, bottleneck, share, found, withheld):
+    (tmp_path / "x.json").write_text(json.dumps(_without_kernels(make, bottleneck, share)))
+    summary = summarise(load(tmp_path / "x.json"))
+    assert not summary.quality.reliable
+    missing = summary.quality.missing[0]
+    assert "kernel launches have no kernel" in missing.what
+    assert missing.share_of_wall == pytest.approx(share, rel=0.2)
+    assert {finding.id for finding in summary.findings} == found
+    assert {finding.id for finding in summary.withheld} <= withheld
+    assert all(missing.what in finding.doubt for finding in [*summary.findings, *summary.withheld])
+
+
+def test_graph_kernels_that_were_not_recorded_are_said_with_what_falls(tmp_path, make):
+    """Each step launches a graph whose first nodes, 20 ms of them, are not in the capture, and waits for it."""
+    run = make.Program()
+    for number in range(6):
+        begin = run.host
+        run.launch("last node", 500.0, after=run.host + 20_000.0)
+        run.wait()
+        run.range(f"step {number}", begin)
+    for event in run.events:
+        if event["name"] == "cudaLaunchKernel":
+            event["name"] = "cudaGraphLaunch"
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    (missing,) = summary.quality.missing
+    assert "CUDA graphs" in missing.what
+    assert missing.share_of_wall > 0.9
+    assert set(missing.grounds) == {"idle", "host", "kernels"}
+    assert summary.findings == []

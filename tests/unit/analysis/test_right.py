@@ -438,3 +438,17 @@ def test_work_that_waited_for_milliseconds_on_an_idle_device_is_no_pause(tmp_pat
         kernel(64_100, 100, correlation=2),
     ).devices
     assert causes(use) == {"startup": 10_000, "unknown": 64_000_000, "ending": 30_000}
+
+
+def test_one_device_that_waits_for_another_has_lost_nothing(tmp_path):
+    """A pipeline in one process: device 1's work is launched at once and waits for device 0's, 20 ms of it."""
+    first, second = summed_up(
+        tmp_path,
+        event("user_annotation", "step 0", 0, 100),
+        event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=2),
+        kernel(10, 20_000, correlation=1),
+        kernel(20_010, 1_000, correlation=2, device=1),
+    ).devices
+    assert (first.unseen_ns, second.unseen_ns) == (0, 0)
+    assert causes(second)["queued"] == 19_995_000

@@ -354,3 +354,43 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
         return
     assert found.events
     assert (found.device.end >= found.device.start).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "aten::mm"}]}',
+            "PyTorch execution trace",
+        ),
+        (
+            '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}, "buffer_records": {"kernel_dispatch": []}}]}',
+            "rocprofv3's own JSON",
+        ),
+        (
+            '{"traceEvents": [{"args": {"name": "GPU0"}, "ph": "M", "pid": 6, "name": "process_name"},'
+            '{"ts": "10", "dur": "5", "ph": "X", "name": "gemm", "pid": "6", "tid": "1", "args": {"BeginNs": "10000", "EndNs": "15000"}}]}',
+            "JSON of rocprof",
+        ),
+    ],
+)
+def test_files_of_other_tools_are_refused_by_name(tmp_path, text, said):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(CaptureError) as caught:
+        load(path)
+    assert said in f"{caught.value.message} {caught.value.remedy}"
+
+
+def test_a_folder_is_read_as_the_command_line_reads_it(tmp_path):
+    """One trace a rank, in the order of the numbers in their names; or what capture.json names."""
+    for rank in (10, 2):
+        event = {"ph": "X", "cat": "cpu_op", "name": f"aten::op{rank}", "pid": 1, "tid": 1, "ts": 5.0, "dur": 1.0}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
+    both = load(tmp_path)
+    assert [both.strings[i] for i in both.operators.name[both.operators.rank.argsort()]] == ["aten::op2", "aten::op10"]
+    (tmp_path / "capture.json").write_text(json.dumps({"files": ["rank10.json"]}))
+    assert load(tmp_path).strings == ("aten::op10",)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CaptureError, match="holds no trace"):
+        load(tmp_path / "empty")
