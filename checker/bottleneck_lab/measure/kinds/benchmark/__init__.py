@@ -1,0 +1,52 @@
+"""The `benchmark` kind: the learner's measuring code, judged on what it says of things whose true cost the judge knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Device, Lab
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """harness: the lab's own file through which the learner's code meets the emulated machine. call_s: real seconds that one trial may take."""
+
+    harness: str
+    call_s: float = 30.0
+
+
+class BenchmarkKind(Kind[BenchmarkSettings]):
+    """Measuring code on an emulated machine, which keeps its own time: no verdict hangs on this machine's noise."""
+
+    name = "benchmark"
+    settings_type = BenchmarkSettings
+
+    def measure(self, context: Context[BenchmarkSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.benchmark.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.benchmark.run import profile
+
+        return profile(context, trace, on_line)
+
+    def run(self, context: Context[BenchmarkSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.benchmark.run import run
+
+        return run(context, on_line)
+
+    def run_note(self, device: Device) -> str:  # noqa: ARG002 - the same on each
+        return " The machine is emulated, and so is its time."
+
+    def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the same for each
+        return ["judge.py", "emulator.py"]
+
+
+KIND = BenchmarkKind()

@@ -1,0 +1,91 @@
+"""The check of a `benchmark` lab: trials one after another, in one worker, until the judge has seen enough."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.grading.criteria import grade_check
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
+from bottleneck_lab.measure.channel.wire import Channel, Kind, Malformed, Value
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
+from bottleneck_lab.measure.kinds.benchmark.trials import Found, Judge, Trial
+
+PROGRAM = "bottleneck_lab.measure.kinds.benchmark.worker"
+
+
+class TrialSession(Session):
+    """The learner's worker, which asks the emulated machine whatever it likes between a trial's begin and its answer."""
+
+    @classmethod
+    def start(cls, context: Context[BenchmarkSettings]) -> TrialSession:
+        """Starts it and waits until the learner's code is loaded."""
+        ours, theirs = Channel.pair()
+        folder, entry, harness = context.submission, context.lab.spec.entry, context.settings.harness
+        places = ["--entry", str(folder / entry), "--harness", str(folder / harness), "--socket", str(theirs.fileno())]
+        limits = limits_of(context.settings)
+        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()])
+        theirs.close()
+        session = cls("learner", worker, Channel(ours))
+        try:
+            session.expect(Kind.READY, limits.start_s, "starting up")
+        except BaseException:
+            session.close()
+            raise
+        session.channel.limit_sends(limits.call_s)
+        return session
+
+    def run(self, trial: Trial) -> None:
+        """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the emulated machine's time."""
+        deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
+        self.channel.send(Kind.CALL, *trial.arguments)
+        while True:
+            try:
+                kind, values = self.receive(max(0.0, deadline - time.monotonic()), doing)
+            except LearnerFault as fault:
+                if fault.reason == "crashed" and trial.late:
+                    return
+                raise
+            if kind is Kind.ANSWER:
+                trial.finish(values)
+                return
+            self.require(kind, Kind.ASK, doing)
+            self.channel.send(Kind.TOLD, *self._answer(trial, values))
+
+    def _answer(self, trial: Trial, values: list[Value]) -> list[Value]:
+        try:
+            return list(trial.serve(values))
+        except (ValueError, Malformed) as error:
+            raise self.fault("tampered", f"{trial.name}: the machine was asked what no harness asks ({error}).") from None
+
+
+def measure(context: Context[BenchmarkSettings]) -> Measured:
+    """Runs the judge's trials and grades what was said of them."""
+    judge, settings = cast(Judge, context.judge()), context.settings.judge
+    rng, done = np.random.default_rng(context.rng.getrandbits(128)), []
+    context.progress("loading your code", 0.05)
+    with TrialSession.start(context) as session:
+        for trial in judge.trials(rng, settings):
+            # Nobody knows beforehand how many there will be.
+            context.progress(f"trial {len(done) + 1}", 0.95 - 0.85 * 0.99 ** len(done))
+            session.run(trial)
+            done.append(trial)
+            if trial.late:
+                break
+    found = judge.judge(done, settings)
+    specs = context.lab.spec.devices[context.device].criteria
+    results = [_result(context, spec.id, found[spec.id]) for spec in specs if spec.id in found]
+    return Measured(results, details={"trials": len(done)})
+
+
+def _result(context: Context[BenchmarkSettings], id_: str, found: Found) -> CriterionResult:
+    spec, (problem, judged, figure) = context.required(id_), found
+    graded = grade_check(spec, problem, judged, "trials")
+    known: dict[str, Any] = {"target": spec.target, "direction": spec.direction, "unit": spec.unit}
+    return msgspec.structs.replace(graded, value=None if figure is None else float(figure), **known)

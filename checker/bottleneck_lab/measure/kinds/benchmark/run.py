@@ -1,0 +1,115 @@
+"""`lab run` and `lab profile` of measuring code: the lab's practice, with the learner's own process and no sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.channel.wire import Channel, Kind, WireError
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
+from bottleneck_lab.measure.kinds.benchmark.check import PROGRAM
+from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+
+HOST, DEVICE, STREAM = 1000, 0, 7
+
+
+def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
+    """Plays the practice trials and prints a line of each; the exit status of the learner's process."""
+    judge = cast(Judge, context.judge())
+
+    def show(trial: Trial) -> None:
+        if line := judge.practice_line(trial):
+            on_line(line + "\n")
+
+    return _play(context, judge.practice(context.settings.judge), show, on_line)
+
+
+def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
+    """Writes what host and device of the emulated machine did in one practice trial. Raises UsageError for a lab whose machine has no timeline."""
+    judge = context.judge()
+    if not hasattr(judge, "profiled"):
+        raise UsageError(
+            f"{context.lab.slug} has no timeline to capture: its evidence is what `lab run` prints.",
+            "Run `lab run`, and read its table.",
+        )
+    trial = judge.profiled(context.settings.judge)
+    status = _play(context, [trial], lambda _trial: None, on_line)
+    with gzip.open(trace, "wt", encoding="utf-8") as file:
+        json.dump(_kineto(judge.rows(trial)), file)
+    return status
+
+
+def _play(
+    context: Context[BenchmarkSettings], trials: Iterable[Trial], show: Callable[[Trial], None], on_line: OnLine
+) -> int:
+    ours, theirs = Channel.pair()
+    folder, harness = context.workspace, context.settings.harness
+    command = [sys.executable, "-u", "-m", PROGRAM, "--entry", str(folder / context.lab.spec.entry)]
+    command += ["--harness", str(folder / harness), "--socket", str(theirs.fileno())]
+    channel = Channel(ours)
+    server = threading.Thread(target=_serve, args=(channel, trials, show), daemon=True)
+    server.start()
+    try:
+        status = stream(command, folder, context.janitor, on_line, context.environment(), (theirs.fileno(),))
+    finally:
+        theirs.close()
+    server.join()
+    return status
+
+
+def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], None]) -> None:
+    """The machine's end. Whatever the learner's process raises it prints itself, and then it is gone."""
+    with contextlib.suppress(WireError), contextlib.closing(channel):
+        channel.receive(None)
+        for trial in trials:
+            channel.send(Kind.CALL, *trial.arguments)
+            kind, values = channel.receive(None)
+            while kind is Kind.ASK:
+                channel.send(Kind.TOLD, *trial.serve(values))
+                kind, values = channel.receive(None)
+            if kind is not Kind.ANSWER:
+                return
+            trial.finish(values)
+            show(trial)
+
+
+def _kineto(rows: Iterable[Row]) -> dict[str, Any]:
+    """The rows as a trace of torch.profiler's form, every one of them named as emulated."""
+    return {
+        "schemaVersion": 1,
+        "emulated": "Modelled times on an emulated accelerator; not a capture of a GPU.",
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "traceEvents": [*_labels(), *(_event(*row, correlation=number) for number, row in enumerate(rows))],
+    }
+
+
+def _labels() -> Iterator[dict[str, Any]]:
+    for pid, name in ((HOST, "emulated host"), (DEVICE, "emulated GPU")):
+        yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
+
+
+def _event(name: str, host: bool, begin_s: float, end_s: float, *, correlation: int) -> dict[str, Any]:
+    category = ("user_annotation" if name.startswith("window") else "cpu_op") if host else "kernel"
+    about: dict[str, Any] = {"emulated": True}
+    if not host:
+        about |= {"device": DEVICE, "stream": STREAM, "correlation": correlation}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": f"emulated: {name}",
+        "pid": HOST if host else DEVICE,
+        "tid": HOST if host else STREAM,
+        "ts": round(1e6 * begin_s, 3),
+        "dur": round(1e6 * (end_s - begin_s), 3),
+        "args": about,
+    }

@@ -1,0 +1,42 @@
+"""The worker process of a `benchmark` lab: calls the learner's code through the lab's harness, which asks the verifier's machine."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+from bottleneck_lab.measure.channel.wire import Channel, Kind, Value, WireError
+from bottleneck_lab.measure.worker import as_values, load_module, serve
+
+
+def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
+    """Loads harness and entry once, then runs every trial until the verifier closes the channel."""
+    run, learners = load_module(harness).run, load_module(entry)
+
+    def ask(*values: Value) -> list[Value]:
+        channel.send(Kind.ASK, *values)
+        kind, told = channel.receive(None)
+        if kind is not Kind.TOLD:
+            raise WireError(f"{kind.name} came where TOLD was due")
+        return told
+
+    channel.send(Kind.READY)
+    while True:
+        _, arguments = channel.receive(None)
+        channel.send(Kind.ANSWER, *as_values(run(learners, ask, *arguments)))
+
+
+def main() -> None:
+    """Entry point: `python -I -m bottleneck_lab.measure.kinds.benchmark.worker …`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entry", type=Path, required=True)
+    parser.add_argument("--harness", type=Path, required=True)
+    parser.add_argument("--socket", type=int, required=True)
+    options = parser.parse_args()
+    channel = Channel(socket.socket(fileno=options.socket))
+    serve(channel, options.entry.parent, lambda: serve_trials(channel, options.entry, options.harness))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Emulated CI machines and commit histories whose every change is known. Virtual time: nothing here waits. Run by the verifier alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+OK, OUT_OF_TIME, UNKNOWN = range(3)
+START_S, BUILD_S = 0.3, 20.0
+BENCHMARKS = ("parse", "plan", "scan", "join", "sort", "write")
+SECONDS = (0.25, 2.5)
+"""What a benchmark takes in the first commit, on a machine of middling speed."""
+MACHINE = (0.8, 1.25)
+"""How fast the machines are that a job may get, as a factor of every time."""
+WANDERS, WANDERS_S = 0.04, 60.0
+"""A machine's speed wanders: by how much (the standard deviation of its logarithm), and how long it remembers."""
+NEIGHBOUR_COMES_S, NEIGHBOUR_STAYS_S, NEIGHBOUR = 150.0, 40.0, (1.15, 1.4)
+"""Somebody else's job comes after so long, stays for so long, and slows everything by a factor."""
+NOISE = (0.01, 0.03)
+STALLED, STALL = 0.03, (1.3, 3.0)
+HASTY, HASTE = 0.02, (0.7, 0.9)
+"""Shares of runs that come out much too long, or too short, and the factors."""
+NOBODY_CARES = 0.01
+"""What a clean commit may change, either way."""
+
+
+@dataclass
+class History:
+    """A repository: what each commit's benchmarks take, and which commit was the last to pass."""
+
+    rng: np.random.Generator
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    passed: str = ""
+    baseline: str = ""
+    spoiled: tuple[str, ...] = ()
+    """Benchmarks of the last commit that was stopped, which its author mends only in part."""
+
+    def first(self) -> str:
+        """The commit that the history begins with."""
+        drawn = np.exp(self.rng.uniform(*np.log(SECONDS), len(BENCHMARKS)))
+        return self._add(dict(zip(BENCHMARKS, drawn.tolist(), strict=True)))
+
+    def clean(self) -> str:
+        """A commit on top of the last that passed: nothing slower by more than anybody cares for, perhaps something faster."""
+        changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
+        if self.rng.random() < 0.25:
+            changes[self.rng.integers(len(BENCHMARKS))] = self.rng.uniform(0.7, 0.92)
+        return self._commit(changes)
+
+    def regression(self) -> tuple[str, set[str]]:
+        """A commit that makes one or two benchmarks slower by a tenth or more, half the time by little more; and which."""
+        changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
+        again = [BENCHMARKS.index(name) for name in self.spoiled[:1]]
+        chosen = again or self.rng.choice(len(BENCHMARKS), int(self.rng.integers(1, 3)), replace=False).tolist()
+        for which in chosen:
+            small = again or self.rng.random() < 0.5
+            changes[which] = 1 + (self.rng.uniform(0.10, 0.13) if small else self.rng.uniform(0.13, 0.4))
+        self.spoiled = () if again else tuple(BENCHMARKS[which] for which in chosen)
+        return self._commit(changes), {BENCHMARKS[which] for which in chosen}
+
+    def _commit(self, changes: np.ndarray) -> str:
+        before = self.seconds[self.passed]
+        return self._add({name: before[name] * change for name, change in zip(BENCHMARKS, changes.tolist(), strict=True)})
+
+    def _add(self, seconds: dict[str, float]) -> str:
+        commit = self.rng.bytes(20).hex()
+        self.seconds[commit] = seconds
+        return commit
+
+
+class Job:
+    """One CI job: a machine drawn for it, whose speed wanders, whose neighbours come and go, and whose runs stall."""
+
+    def __init__(self, history: History, rng: np.random.Generator, budget_s: float) -> None:
+        self.history, self.rng, self.budget_s = history, rng, budget_s
+        self.used_s = 0.0
+        self.runs = 0
+        self._machine = float(np.exp(rng.uniform(*np.log(MACHINE))))
+        self._noise = {name: float(rng.uniform(*NOISE)) for name in BENCHMARKS}
+        self._level, self._level_at_s = float(rng.normal(0, WANDERS)), 0.0
+        self._neighbour, self._until_s = 1.0, float(rng.exponential(NEIGHBOUR_COMES_S))
+        self._built: set[str] = set()
+
+    def run(self, commit: str, benchmark: str) -> tuple[int, float]:
+        """A status and the seconds that a run took."""
+        if commit not in self.history.seconds or benchmark not in BENCHMARKS:
+            return UNKNOWN, 0.0
+        if commit not in self._built:
+            self._built.add(commit)
+            self.used_s += BUILD_S
+        self.used_s += START_S
+        self.runs += 1
+        seconds = self.history.seconds[commit][benchmark] * self._slowdown() * self._luck(benchmark)
+        self.used_s += seconds
+        return (OUT_OF_TIME, 0.0) if self.used_s > self.budget_s else (OK, seconds)
+
+    def _slowdown(self) -> float:
+        """The machine's, at this moment."""
+        keep = math.exp((self._level_at_s - self.used_s) / WANDERS_S)
+        self._level = keep * self._level + math.sqrt(1 - keep**2) * float(self.rng.normal(0, WANDERS))
+        self._level_at_s = self.used_s
+        while self._until_s < self.used_s:
+            there = self._neighbour > 1
+            self._neighbour = 1.0 if there else float(self.rng.uniform(*NEIGHBOUR))
+            self._until_s += float(self.rng.exponential(NEIGHBOUR_COMES_S if there else NEIGHBOUR_STAYS_S))
+        return self._machine * self._neighbour * math.exp(self._level)
+
+    def _luck(self, benchmark: str) -> float:
+        """A single run's own."""
+        drawn = float(self.rng.random())
+        usual = math.exp(float(self.rng.normal(0, self._noise[benchmark])))
+        if drawn < STALLED:
+            return usual * float(self.rng.uniform(*STALL))
+        return usual * float(self.rng.uniform(*HASTE)) if drawn > 1 - HASTY else usual

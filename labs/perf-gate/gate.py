@@ -1,0 +1,23 @@
+"""The gate in front of main: which benchmarks did this commit make slower?"""
+
+import json
+
+THRESHOLD = 0.05
+
+
+def gate(runner, commit, baseline_file):
+    """Names of the benchmarks that `commit` made slower than the last commit that passed; none lets it pass.
+
+    `baseline_file` (a pathlib.Path) is what the job before has left there; before the first job there is none.
+    """
+    baseline = json.loads(baseline_file.read_text()) if baseline_file.exists() else {}
+
+    seconds, slower = {}, []
+    for benchmark in runner.benchmarks:
+        seconds[benchmark] = runner.run(commit, benchmark)
+        if benchmark in baseline and seconds[benchmark] > baseline[benchmark] * (1 + THRESHOLD):
+            slower.append(benchmark)
+
+    if not slower:
+        baseline_file.write_text(json.dumps(seconds))
+    return slower

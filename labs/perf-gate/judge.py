@@ -1,0 +1,193 @@
+"""What is right for this lab: hidden histories of commits whose every change is known, and what a gate must say of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from math import comb
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+SURE = 0.01
+"""How often, at most, a gate that keeps to the allowed share of false alarms is refused at once; up to it, more runs decide."""
+LONGEST_BASELINE = 1 << 16
+
+
+@cache
+def emulator() -> ModuleType:
+    """This folder's emulator.py; it stays with the verifier."""
+    spec = importlib.util.spec_from_file_location("gate_emulator", Path(__file__).with_name("emulator.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class Trial:
+    """One commit before the gate. `slower`: the benchmarks that it makes slower; `answer`: those that the gate names."""
+
+    name: str
+    history: Any
+    job: Any
+    commit: str
+    slower: set[str]
+    before: dict[str, float] = field(default_factory=dict)
+    """Seconds of each benchmark in the commit that it builds on."""
+    answer: set[str] = field(default_factory=set)
+    answered: bool = False
+    problem: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the harness is called with."""
+        return [self.commit, json.dumps(list(emulator().BENCHMARKS)), self.history.baseline]
+
+    def serve(self, values: list[Any]) -> list[float]:
+        """Answers one question of the gate. Raises ValueError for anything that is none."""
+        if not values or not all(isinstance(value, str) for value in values):
+            raise ValueError("expected words")
+        if values == ["left"]:
+            return [0.0, self.job.budget_s - self.job.used_s]
+        if len(values) != 3 or values[0] != "run":
+            raise ValueError(f"there is no '{values[0][:20]}'")
+        status, seconds = self.job.run(values[1], values[2])
+        return [float(status), float(seconds)]
+
+    def finish(self, values: list[Any]) -> None:
+        """Takes the baseline file and the names; merges the commit when there are none."""
+        texts = [value if isinstance(value, str) else "" for value in values] or [""]
+        self.answer, self.answered = set(texts[1:]), True
+        if not texts[0]:
+            self.problem = f"after {self.name} there was no baseline file, or an empty one."
+        if len(texts[0]) > LONGEST_BASELINE:
+            self.problem = f"after {self.name} the baseline file had {len(texts[0])} characters; {LONGEST_BASELINE} are enough."
+        self.history.baseline = texts[0][:LONGEST_BASELINE]
+        if not self.answer:
+            self.history.passed = self.commit
+
+    @property
+    def late(self) -> bool:
+        """Whether the gate has used more than the job's time."""
+        return bool(self.job.used_s > self.job.budget_s)
+
+    @property
+    def missed(self) -> set[str]:
+        """Regressions that the gate let pass."""
+        return self.slower - self.answer
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it named a benchmark that is no slower."""
+        return bool(self.answer - self.slower)
+
+
+def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
+    """Histories two by two, so that nothing can be kept in memory from one job to the next; more of them while the false alarms leave it open."""
+    done: list[Trial] = []
+    while len(clean(done)) < settings["most_clean"]:
+        for trial in _stage(rng, settings):
+            yield trial
+            done.append(trial)
+            if not trial.answered or trial.problem:
+                return
+        if any(trial.missed for trial in done) or false_alarms(done) <= settings["alarms"] * len(clean(done)) or too_many(done, settings):
+            return
+
+
+def _stage(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
+    """`histories` pairs of them, each with `commits` commits, of which a quarter make something slower."""
+    for pair in range(settings["histories"]):
+        histories = [emulator().History(rng), emulator().History(rng)]
+        for history in histories:
+            yield _trial("the first job of a history", history, history.first(), set(), rng, settings)
+        for _ in range(settings["commits"]):
+            history = histories[int(rng.integers(2))]
+            bad = rng.random() < (0.5 if history.spoiled else 0.2)
+            commit, slower = history.regression() if bad else (history.clean(), set())
+            yield _trial(f"a job of history {2 * pair + histories.index(history) + 1}", history, commit, slower, rng, settings)
+
+
+def _trial(name: str, history: Any, commit: str, slower: set[str], rng: np.random.Generator, settings: dict[str, Any]) -> Trial:
+    before = dict(history.seconds.get(history.passed, {}))
+    return Trial(name, history, emulator().Job(history, rng, settings["budget_s"]), commit, slower, before)
+
+
+def practice(settings: dict[str, Any]) -> Iterator[Trial]:
+    """One history of 24 commits, the same every time."""
+    rng = np.random.default_rng(24)
+    history = emulator().History(rng)
+    yield _trial("commit 0", history, history.first(), set(), rng, settings)
+    for number in range(1, 25):
+        commit, slower = history.regression() if number in (7, 8, 15, 21) else (history.clean(), set())
+        yield _trial(f"commit {number}", history, commit, slower, rng, settings)
+
+
+def practice_line(trial: Trial) -> str:
+    """What `lab run` prints of a practice trial."""
+    said = ", ".join(sorted(trial.answer)) or "passes"
+    true = ", ".join(sorted(trial.slower)) or "nothing"
+    mark = "missed" if trial.missed else "false alarm" if trial.alarm else ""
+    return f"{trial.name:10} gate: {said:32} slower in truth: {true:14} {trial.job.used_s:5.0f} s of the job's {trial.job.budget_s:.0f}   {mark}"
+
+
+def clean(done: list[Trial]) -> list[Trial]:
+    """The jobs of commits that made nothing slower."""
+    return [trial for trial in done if trial.answered and not trial.slower]
+
+
+def false_alarms(done: list[Trial]) -> int:
+    """Jobs that named a benchmark that is no slower, of whatever commit."""
+    return sum(trial.alarm for trial in done if trial.answered)
+
+
+def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
+    """Whether a gate that keeps to the allowed share would hardly ever raise so many false alarms."""
+    n, k, share = len(clean(done)), false_alarms(done), settings["alarms"]
+    fewer = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(min(k, n + 1)))
+    return 1 - fewer < SURE
+
+
+def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
+    """Of each criterion: what is wrong (None: nothing), how many jobs were judged, and its figure."""
+    late = next((trial for trial in done if trial.late), None)
+    used_s = max((trial.job.used_s for trial in done), default=0.0)
+    problem = next((trial.problem for trial in done if trial.problem), None)
+    late_problem = late and f"{late.name} took {used_s:.0f} s."
+    found = {
+        "baseline": (problem, len(done), None),
+        "caught": _caught(done),
+        "false-alarms": _alarms(done, settings),
+        "budget": (late_problem, len(done), used_s),
+    }
+    stopped = any(part[0] for id_, part in found.items() if id_ != "false-alarms")
+    # What ended the trials early leaves too few clean jobs to say anything good of the rest.
+    return {id_: part for id_, part in found.items() if part[0] or not stopped}
+
+
+def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
+    bad = [trial for trial in done if trial.answered and trial.slower]
+    missed = [trial for trial in bad if trial.missed]
+    share = 1 - len(missed) / len(bad) if bad else None
+    if not missed:
+        return None, len(bad), share
+    name = sorted(missed[0].missed)[0]
+    was, now = missed[0].before[name], missed[0].history.seconds[missed[0].commit][name]
+    one = f"One took '{name}' from {was:.2f} s to {now:.2f} s ({now / was - 1:+.0%})."
+    return f"{len(missed)} of {len(bad)} passed. {one}", len(bad), share
+
+
+def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+    n, k = len(clean(done)), false_alarms(done)
+    if not n or k <= settings["alarms"] * n:
+        return None, n, k / n if n else None
+    return f"{k} jobs named a benchmark that had become no slower, while {n} were clean.", n, k / n

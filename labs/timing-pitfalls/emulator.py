@@ -1,0 +1,232 @@
+"""An emulated accelerator whose every cost is known: host, queue, caches, clocks. Virtual time: nothing here waits, and no machine's speed matters.
+
+Costs are those of a data-centre GPU by their order of magnitude; they are stated here and nowhere published. Run by the verifier alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+MAKE, FREE, CALL, USE, RECORD, SYNCHRONIZE, FLUSH, TIME, PERF_COUNTER, ELAPSED, LEFT = range(11)
+OK, OUT_OF_TIME, OUT_OF_MEMORY, NOT_READY = range(4)
+
+CACHE_BYTES = 48 << 20
+MEMORY_BYTES = 8 << 30
+QUEUE_LENGTH = 1024
+READ_CLOCK_S, RECORD_S, SYNCHRONIZE_S, MAKE_S = 1e-7, 1e-6, 8e-6, 2e-5
+COPY_BYTES_S = 12e9
+FLUSH_S = 32e-6
+TICK_S, EVENT_TICK_S = 4e-3, 5e-7
+AWAKE_S, ASLEEP_S, SLOWEST = 15e-3, 50e-3, 0.6
+"""Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall after ASLEEP_S without any."""
+STALLS_A_SECOND, STALL_S = 4.0, (5e-3, 15e-3)
+"""Somebody else has the device: how often in a second of work, and for how long."""
+STEPS_A_SECOND, STEP_S = 2.0, 0.03
+"""The network sets the calendar clock: how often, and by how much at most."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of known cost. Shares and factors are of `cost_s`, the centre of what calls take in steady state on data that no cache holds."""
+
+    cost_s: float
+    jitter: float
+    launch_s: float
+    compile_s: float
+    tuning: tuple[float, ...]
+    input_bytes: int
+    cached_share: float
+    constant_share: float
+    lazy: bool
+
+
+def draw(rng: np.random.Generator, *, noisy: bool = False) -> Function:
+    """A function with secret figures. `noisy`: its calls are long, differ by half, and cannot be many."""
+    cost_s = float(rng.uniform(20e-3, 30e-3) if noisy else math.exp(rng.uniform(math.log(15e-6), math.log(4e-3))))
+    most = min(32 << 20, cost_s * 2e12)  # no faster than a memory of 2 TB/s
+    return Function(
+        cost_s=cost_s,
+        jitter=0.5 if noisy else float(rng.uniform(0.03, 0.07)),
+        launch_s=float(rng.uniform(3e-6, 6e-6)),
+        compile_s=float(rng.uniform(10e-3, 80e-3)),
+        tuning=tuple(rng.uniform(1.4, 3.0, int(rng.integers(2, 13)))),
+        input_bytes=int(math.exp(rng.uniform(math.log(2 << 20), math.log(most)))),
+        cached_share=float(rng.uniform(0.25, 0.8)),
+        constant_share=float(rng.uniform(0.08, 0.15)),
+        lazy=bool(rng.random() < 0.35),
+    )
+
+
+@dataclass
+class Device:
+    """The machine while one benchmark uses it. `host_s` and `tail_s`: where the host is, and when all that is queued will have run."""
+
+    function: Function
+    rng: np.random.Generator
+    budget_s: float
+    host_s: float = 0.0
+    tail_s: float = 0.0
+    awake_since_s: float = -math.inf
+    worked_until_s: float = -math.inf
+    calls: int = 0
+    runs: int = 0
+    rows: list[tuple[str, float, float]] | None = None
+    """With a list, what host and device did is noted in it: name, begin and end in seconds."""
+    inputs: dict[int, bool] = field(default_factory=dict)
+    events: dict[int, float] = field(default_factory=dict)
+    unused: dict[int, int] = field(default_factory=dict)
+    cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    queued: deque[float] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._until_stall_s = float(self.rng.exponential(1 / STALLS_A_SECOND))
+        self._calendar_s = 1.7e9 + float(self.rng.uniform(0, 1))
+        self._next_step_s = float(self.rng.exponential(1 / STEPS_A_SECOND))
+        self._draws: list[float] = []
+
+    def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
+        """Carries out what the benchmark sent; a status and the value of the last command."""
+        value = 0.0
+        for code, first, second in commands:
+            if self.host_s > self.budget_s:
+                return OUT_OF_TIME, 0.0
+            began_s = self.host_s
+            if code == CALL:
+                self._call(first, second)
+            elif code == USE:
+                self._compute(self.unused.pop(first, 0))
+            elif code == RECORD:
+                self.host_s += RECORD_S
+                self.events[first] = self._queue(0.0)
+            elif code == MAKE:
+                if (len(self.inputs) + 1) * self.function.input_bytes > MEMORY_BYTES:
+                    return OUT_OF_MEMORY, 0.0
+                self._make(first, constant=bool(second))
+            elif code == FREE:
+                self.inputs.pop(first, None)
+                self.cache.pop(first, None)
+            elif code == SYNCHRONIZE:
+                self.host_s = max(self.host_s, self.tail_s) + SYNCHRONIZE_S
+            elif code == FLUSH:
+                self.host_s += self.function.launch_s
+                self._queue(FLUSH_S, "flush_cache")
+                self.cache.clear()
+            elif code == ELAPSED:
+                if not all(self.events.get(event, math.inf) <= self.host_s for event in (first, second)):
+                    return NOT_READY, 0.0
+                value = self._event_ticks(second) - self._event_ticks(first)
+            else:
+                value = self._clock(code)
+            self._note(code, began_s)
+        return OK, value
+
+    @property
+    def used_s(self) -> float:
+        """How long the benchmark has had the machine: until the host is done and the device, too."""
+        return max(self.host_s, self.tail_s)
+
+    def _call(self, result: int, input_: int) -> None:
+        if input_ not in self.inputs:
+            return  # no benchmark can name an input that it does not hold
+        if not self.calls:
+            self._work(self.function.compile_s)  # which tries variants on the device
+        self.calls += 1
+        self.host_s += self.function.launch_s
+        if self.function.lazy:
+            self.unused[result] = input_
+        else:
+            self._compute(input_)
+
+    def _compute(self, input_: int) -> None:
+        if not input_ or input_ not in self.inputs:
+            return
+        function = self.function
+        cost_s = function.cost_s * (1 + function.jitter * self._symmetric())
+        if input_ in self.cache:
+            cost_s *= 1 - function.cached_share
+        if self.inputs[input_]:
+            cost_s *= 1 - function.constant_share
+        if self.runs < len(function.tuning):
+            cost_s *= function.tuning[self.runs]
+        self.runs += 1
+        self._touch(input_)
+        self._queue(cost_s, "function")
+
+    def _queue(self, cost_s: float, name: str = "") -> float:
+        """Puts work of that cost at full speed into the queue; when it will have run. A full queue makes the host wait."""
+        while self.queued and self.queued[0] <= self.host_s:
+            self.queued.popleft()
+        if len(self.queued) >= QUEUE_LENGTH:
+            self.host_s = self.queued.popleft()
+        begin_s = max(self.host_s, self.tail_s)
+        if cost_s:
+            self._wake(begin_s)
+            speed = SLOWEST + (1 - SLOWEST) * min(1.0, (begin_s - self.awake_since_s) / AWAKE_S)
+            took_s = cost_s / speed
+            self.tail_s = self.worked_until_s = begin_s + took_s + self._stalled(took_s)
+            if self.rows is not None:
+                self.rows.append((name, begin_s, self.tail_s))
+        else:
+            self.tail_s = begin_s
+        self.queued.append(self.tail_s)
+        return self.tail_s
+
+    def _stalled(self, took_s: float) -> float:
+        self._until_stall_s -= took_s
+        stalled_s = 0.0
+        while self._until_stall_s < 0:
+            stalled_s += float(self.rng.uniform(*STALL_S))
+            self._until_stall_s += float(self.rng.exponential(1 / STALLS_A_SECOND))
+        return stalled_s
+
+    def _symmetric(self) -> float:
+        """Of unit scale, symmetric about 0 and never below -1.9."""
+        if not self._draws:
+            drawn = self.rng.normal(size=4096)
+            self._draws = drawn[np.abs(drawn) < 1.9].tolist()
+        return self._draws.pop()
+
+    def _make(self, id_: int, *, constant: bool) -> None:
+        self._work(MAKE_S + self.function.input_bytes / COPY_BYTES_S)
+        self.inputs[id_] = constant
+
+    def _work(self, seconds: float) -> None:
+        """The host works on something that takes the device, too, and waits for it."""
+        begin_s = max(self.host_s, self.tail_s)
+        self._wake(begin_s)
+        self.host_s = self.tail_s = self.worked_until_s = begin_s + seconds
+
+    def _wake(self, begin_s: float) -> None:
+        if begin_s - self.worked_until_s > ASLEEP_S:
+            self.awake_since_s = begin_s
+
+    def _touch(self, input_: int) -> None:
+        self.cache.pop(input_, None)
+        self.cache[input_] = None
+        while len(self.cache) * self.function.input_bytes > CACHE_BYTES:
+            self.cache.popitem(last=False)
+
+    def _event_ticks(self, event: int) -> float:
+        return math.floor(self.events[event] / EVENT_TICK_S) * EVENT_TICK_S
+
+    def _clock(self, code: int) -> float:
+        self.host_s += READ_CLOCK_S
+        if code == LEFT:
+            return self.budget_s - self.host_s
+        if code == PERF_COUNTER:
+            return 1000 + self.host_s
+        while self._next_step_s < self.host_s:
+            self._calendar_s += float(self.rng.uniform(-STEP_S, STEP_S))
+            self._next_step_s += float(self.rng.exponential(1 / STEPS_A_SECOND))
+        return math.floor((self._calendar_s + self.host_s) / TICK_S) * TICK_S
+
+    def _note(self, code: int, began_s: float) -> None:
+        if self.rows is not None and code in HOST_ROWS:
+            self.rows.append((f"host {HOST_ROWS[code]}", began_s, self.host_s))
+
+
+HOST_ROWS = {CALL: "call", MAKE: "make_input", SYNCHRONIZE: "synchronize", TIME: "time", PERF_COUNTER: "perf_counter"}

@@ -1,0 +1,228 @@
+"""What is right for this lab: hidden functions of known cost on an emulated accelerator, and what an honest benchmark says of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+CLAIMED = 0.95
+"""How often an interval says that it holds the true cost."""
+NEARLY = 0.005
+"""A share of the cost by which an interval may miss it and still count: what a clock's overhead on a long batch of calls leaves."""
+SURE = 0.001
+"""How often, at most, intervals that hold what they claim are refused."""
+WIDEST_NOISY = 0.5
+"""Half the width, as a share of the estimate, that no interval needs, however calls differ."""
+
+
+@cache
+def emulator() -> ModuleType:
+    """This folder's emulator.py; it stays with the verifier."""
+    spec = importlib.util.spec_from_file_location("timing_emulator", Path(__file__).with_name("emulator.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class Trial:
+    """One benchmark of one function, on a machine of its own. `answer`: what the benchmark returned; empty before that."""
+
+    name: str
+    function: Any
+    device: Any
+    noisy: bool = False
+    benchmark: str = "benchmark"
+    answer: tuple[float, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the harness is called with."""
+        return [self.benchmark]
+
+    def serve(self, values: list[Any]) -> list[float]:
+        """Answers one message of the harness: an array of commands, N×3. Raises ValueError for anything else."""
+        if len(values) != 1 or not isinstance(values[0], np.ndarray) or values[0].ndim != 2 or values[0].shape[1] != 3:
+            raise ValueError("expected one array of commands")
+        status, value = self.device.serve(values[0].astype(np.int64).tolist())
+        return [float(status), float(value)]
+
+    def finish(self, values: list[Any]) -> None:
+        """Takes what the benchmark returned."""
+        self.answer = tuple(float(value) if isinstance(value, int | float) else math.nan for value in values)
+
+    @property
+    def late(self) -> bool:
+        """Whether the benchmark has used the machine for longer than it was lent."""
+        return bool(self.device.used_s > self.device.budget_s)
+
+    @property
+    def cost_s(self) -> float:
+        return float(self.function.cost_s)
+
+    @property
+    def error(self) -> float:
+        """How far the estimate is from the true cost, as a share of it."""
+        return abs(self.answer[0] / self.cost_s - 1)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the interval does not hold the true cost."""
+        _, low, high = self.answer
+        return not low - NEARLY * self.cost_s <= self.cost_s <= high + NEARLY * self.cost_s
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval, as a share of the estimate."""
+        return (self.answer[2] - self.answer[1]) / 2 / self.answer[0]
+
+
+def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
+    """The hidden functions, in an order drawn. Ends early with the first that says nothing usable."""
+    kinds = [False] * settings["quiet"] + [True] * settings["noisy"]
+    for number, noisy in enumerate(rng.permutation(kinds).tolist()):
+        function = emulator().draw(rng, noisy=noisy)
+        device = emulator().Device(function, rng, settings["budget_s"])
+        trial = Trial(f"function {number + 1} of {len(kinds)}", function, device, noisy)
+        yield trial
+        if not usable(trial):
+            return
+
+
+PRACTICE = {"short": (4e-5, 0.05, False), "long": (2e-3, 0.05, False), "other": (3e-4, 0.06, True), "ragged": (2.5e-2, 0.5, False)}
+"""Functions that `lab run` shows: cost in seconds, jitter, and whether unused results are left out."""
+
+
+def practice(settings: dict[str, Any]) -> Iterator[Trial]:
+    """Four functions, the same every time, measured by each of the colleagues and by the learner."""
+    for seed, (name, (cost_s, jitter, lazy)) in enumerate(PRACTICE.items()):
+        function = emulator().Function(
+            cost_s, jitter, 4e-6, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
+        )
+        for benchmark in ("notebook", "nightly", "paper", "benchmark"):
+            device = emulator().Device(function, np.random.default_rng(seed), settings["budget_s"])
+            yield Trial(name, function, device, jitter > 0.1, benchmark)
+
+
+def profiled(settings: dict[str, Any]) -> Trial:
+    """What `lab profile` captures: `benchmark` on the first practice function."""
+    trial = next(trial for trial in practice(settings) if trial.benchmark == "benchmark")
+    trial.device.rows = []
+    return trial
+
+
+def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
+    """What host and device did in it: name, whether it was the host, begin and end in seconds."""
+    return [(name.removeprefix("host "), name.startswith("host "), begin, end) for name, begin, end in trial.device.rows]
+
+
+def practice_line(trial: Trial) -> str:
+    """What `lab run` prints of a practice trial."""
+    if not trial.answer:
+        return ""
+    said = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
+    ends = f"   interval {said} µs" if said else ""
+    true = f"   true cost {1e6 * trial.cost_s:,.1f} µs"
+    return f"{trial.name:8}{trial.benchmark:10}{1e6 * trial.answer[0]:12,.1f} µs{true}{ends}"
+
+
+def usable(trial: Trial) -> bool:
+    """Whether the answer is an estimate with an interval around it."""
+    return (
+        len(trial.answer) == 3
+        and all(map(math.isfinite, trial.answer))
+        and 0 < trial.answer[0]
+        and trial.answer[1] <= trial.answer[0] <= trial.answer[2]
+    )
+
+
+def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
+    """Of each criterion: what is wrong (None: nothing), how many functions were judged, and its figure."""
+    odd = next((trial for trial in done if trial.answer and not usable(trial)), None)
+    if odd is not None:
+        return {"cost": (_odd(odd), len(done), None)}
+    late = next((trial for trial in done if trial.late), None)
+    judged = [trial for trial in done if trial.answer and trial is not late]
+    quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
+    found = {"cost": _wrong_costs(quiet, settings), "coverage": _missed(judged, noisy), "width": _too_wide(judged, settings)}
+    used_s = max((trial.device.used_s for trial in done), default=0.0)
+    problem = late and f"{late.name} used the machine for {used_s:.2f} s."
+    return {**{id_: part for id_, part in found.items() if not late or part[0]}, "budget": (problem, len(done), used_s)}
+
+
+def _odd(trial: Trial) -> str:
+    """What is wrong with the form of an answer."""
+    if len(trial.answer) == 3 and not any(trial.answer):
+        return f"`benchmark` says that {trial.name} takes no time at all; it costs {_microseconds(trial.cost_s)}."
+    said = ", ".join(f"{figure:.6g}" for figure in trial.answer)
+    return f"{trial.name}: `benchmark` returned ({said}); it must be an estimate and the two ends of an interval around it."
+
+
+def _wrong_costs(quiet: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+    wrong = [trial for trial in quiet if trial.error > settings["within"]]
+    worst = max(quiet, key=lambda trial: abs(math.log(trial.answer[0] / trial.cost_s)), default=None)
+    if worst is None or not wrong:
+        return None, len(quiet), worst and worst.error
+    side = "low" if worst.answer[0] < worst.cost_s else "high"
+    problem = (
+        f"{len(wrong)} of {len(quiet)} estimates are further off; the worst: {_microseconds(worst.answer[0])} for a function "
+        f"that costs {_microseconds(worst.cost_s)}, {_times(worst)} too {side}."
+    )
+    return problem, len(quiet), worst.error
+
+
+def _times(trial: Trial) -> str:
+    ratio = trial.answer[0] / trial.cost_s
+    return f"{max(ratio, 1 / ratio):.1f}x" if not 0.5 < ratio < 2 else f"{abs(ratio - 1):.0%}"
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f} µs"
+
+
+def _missed(judged: list[Trial], noisy: list[Trial]) -> tuple[str | None, int, float | None]:
+    share = sum(not trial.missed for trial in judged) / len(judged) if judged else None
+    for group, which in ((judged, ""), (noisy, " whose calls differ by half of their cost")):
+        misses, most = sum(trial.missed for trial in group), most_misses(len(group))
+        if misses > most:
+            problem = (
+                f"{misses} of {len(group)} intervals{which} do not hold the true cost; "
+                f"of honest {CLAIMED:.0%} intervals more than {most} would miss in 1 check of 1,000 at most."
+            )
+            return problem, len(judged), share
+    return None, len(judged), share
+
+
+def most_misses(n: int) -> int:
+    """The most misses in `n` that intervals which hold what they claim exceed with a probability of at most SURE."""
+    tail, k = 1.0, -1
+    while tail > SURE:
+        k += 1
+        tail -= comb(n, k) * (1 - CLAIMED) ** k * CLAIMED ** (n - k)
+    return k
+
+
+def _too_wide(judged: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+    quiet = [trial for trial in judged if not trial.noisy]
+    widest = max(quiet, key=lambda trial: trial.half_width, default=None)
+    if widest is not None and widest.half_width > settings["within"]:
+        problem = f"{widest.name}, whose calls differ by less than a tenth: ±{widest.half_width:.0%}."
+        return problem, len(judged), widest.half_width
+    loose = next((trial for trial in judged if trial.half_width > WIDEST_NOISY), None)
+    problem = f"{loose.name}: ±{loose.half_width:.0%}; no function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
+    return problem, len(judged), widest and widest.half_width
+
+

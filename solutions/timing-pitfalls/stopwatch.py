@@ -1,0 +1,63 @@
+"""How long does one call take? Measured on the device's own clock, call by call, each on data that no cache holds.
+
+Alone, on a few functions of PyTorch and this machine: python stopwatch.py --device cpu|cuda
+"""
+
+import argparse
+from math import comb
+
+CALLS, WARM_UP_CALLS, WARM_UP_S = 101, 15, 0.03
+
+
+def benchmark(function, make_input, machine):
+    """What one call of `function` costs, seconds: the estimate, and the ends of an interval that holds the true cost 95 times in 100."""
+    inputs = [make_input() for _ in range(CALLS)]
+    warm_up(function, inputs, machine)
+
+    marks = []
+    for x in inputs:
+        start, end = machine.event(), machine.event()
+        machine.flush_cache()  # before the window; while the device is busy with it, the call gets into the queue
+        start.record()
+        machine.use(function(x))
+        end.record()
+        marks.append((start, end))
+    machine.synchronize()
+    return median_with_interval([start.elapsed_s(end) for start, end in marks])
+
+
+def warm_up(function, inputs, machine):
+    """Runs calls until the function is compiled and tuned and the clocks are up."""
+    begin, calls = machine.perf_counter(), 0
+    while calls < WARM_UP_CALLS or machine.perf_counter() - begin < WARM_UP_S:
+        machine.use(function(inputs[calls % len(inputs)]))
+        machine.synchronize()
+        calls += 1
+
+
+def median_with_interval(times):
+    """The median, which stalls do not move, and the order statistics that hold it at least 95 times in 100, however calls are distributed."""
+    times, n, k, tail = sorted(times), len(times), 0, 0.5 ** len(times)
+    while tail <= 0.025:
+        k += 1
+        tail += comb(n, k) * 0.5**n
+    return (times[(n - 1) // 2] + times[n // 2]) / 2, times[max(k - 1, 0)], times[n - max(k, 1)]
+
+
+def main():
+    import torch
+    from machine import Here
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    device = parser.parse_args().device
+    square = lambda: torch.randn(512, 512, device=device)
+    functions = {"matmul": lambda x: x @ x, "softmax": lambda x: torch.softmax(x, 1), "add": lambda x: x + 1}
+    for name, function in functions.items():
+        here = Here(device, function, square)
+        best, low, high = benchmark(function, here.make_input, here)
+        print(f"{name:8} {best * 1e6:10.2f} µs ({low * 1e6:.2f} – {high * 1e6:.2f})")
+
+
+if __name__ == "__main__":
+    main()

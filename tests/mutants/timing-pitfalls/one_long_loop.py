@@ -1,0 +1,13 @@
+def benchmark(function, make_input, machine):
+    inputs = [make_input() for _ in range(40)]
+    for x in inputs:
+        machine.use(function(x))
+    machine.synchronize()
+    begin = machine.perf_counter()
+    calls = 0
+    while calls < 100:
+        machine.use(function(inputs[calls % 40]))
+        calls += 1
+    machine.synchronize()
+    mean = (machine.perf_counter() - begin) / calls
+    return mean, 0.96 * mean, 1.04 * mean
