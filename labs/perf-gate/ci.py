@@ -1,6 +1,6 @@
 """The CI job: gate one commit of a git repository. Exit status 0 lets it pass, 1 does not.
 
-    python ci.py HEAD --baseline baseline.json --benchmark "sort=python bench_sort.py" --benchmark "parse=python bench_parse.py"
+python ci.py HEAD --baseline baseline.json --benchmark "sort=python bench_sort.py" --benchmark "parse=python bench_parse.py"
 """
 
 import argparse

@@ -40,7 +40,8 @@ class History:
     def first(self) -> str:
         """The commit that the history begins with."""
         drawn = np.exp(self.rng.uniform(*np.log(SECONDS), len(BENCHMARKS)))
-        return self._add(dict(zip(BENCHMARKS, drawn.tolist(), strict=True)))
+        self.passed = self._add(dict(zip(BENCHMARKS, drawn.tolist(), strict=True)))
+        return self.passed
 
     def clean(self) -> str:
         """A commit on top of the last that passed: nothing slower by more than anybody cares for, perhaps something faster."""
@@ -62,7 +63,9 @@ class History:
 
     def _commit(self, changes: np.ndarray) -> str:
         before = self.seconds[self.passed]
-        return self._add({name: before[name] * change for name, change in zip(BENCHMARKS, changes.tolist(), strict=True)})
+        return self._add(
+            {name: before[name] * change for name, change in zip(BENCHMARKS, changes.tolist(), strict=True)}
+        )
 
     def _add(self, seconds: dict[str, float]) -> str:
         commit = self.rng.bytes(20).hex()

@@ -70,7 +70,9 @@ class Trial:
         if not texts[0]:
             self.problem = f"after {self.name} there was no baseline file, or an empty one."
         if len(texts[0]) > LONGEST_BASELINE:
-            self.problem = f"after {self.name} the baseline file had {len(texts[0])} characters; {LONGEST_BASELINE} are enough."
+            self.problem = (
+                f"after {self.name} the baseline file had {len(texts[0])} characters; {LONGEST_BASELINE} are enough."
+            )
         self.history.baseline = texts[0][:LONGEST_BASELINE]
         if not self.answer:
             self.history.passed = self.commit
@@ -100,7 +102,11 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
             done.append(trial)
             if not trial.answered or trial.problem:
                 return
-        if any(trial.missed for trial in done) or false_alarms(done) <= settings["alarms"] * len(clean(done)) or too_many(done, settings):
+        if (
+            any(trial.missed for trial in done)
+            or false_alarms(done) <= settings["alarms"] * len(clean(done))
+            or too_many(done, settings)
+        ):
             return
 
 
@@ -114,10 +120,14 @@ def _stage(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
             history = histories[int(rng.integers(2))]
             bad = rng.random() < (0.5 if history.spoiled else 0.2)
             commit, slower = history.regression() if bad else (history.clean(), set())
-            yield _trial(f"a job of history {2 * pair + histories.index(history) + 1}", history, commit, slower, rng, settings)
+            yield _trial(
+                f"a job of history {2 * pair + histories.index(history) + 1}", history, commit, slower, rng, settings
+            )
 
 
-def _trial(name: str, history: Any, commit: str, slower: set[str], rng: np.random.Generator, settings: dict[str, Any]) -> Trial:
+def _trial(
+    name: str, history: Any, commit: str, slower: set[str], rng: np.random.Generator, settings: dict[str, Any]
+) -> Trial:
     before = dict(history.seconds.get(history.passed, {}))
     return Trial(name, history, emulator().Job(history, rng, settings["budget_s"]), commit, slower, before)
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 
-class OutOfTime(RuntimeError):
+class OutOfTimeError(RuntimeError):
     """The CI job has used up its time."""
 
 
@@ -36,7 +36,7 @@ class Runner:
     def _get(self, *words):
         status, value = self._ask(*words)
         if status == 1:
-            raise OutOfTime("the job has used up its time")
+            raise OutOfTimeError("the job has used up its time")
         if status == 2:
             raise LookupError(f"there is no such commit or benchmark: {', '.join(words[1:])}")
         return value

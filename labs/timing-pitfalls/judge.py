@@ -102,16 +102,19 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
             return
 
 
-PRACTICE = {"short": (4e-5, 0.05, False), "long": (2e-3, 0.05, False), "other": (3e-4, 0.06, True), "ragged": (2.5e-2, 0.5, False)}
+PRACTICE = {
+    "short": (4e-5, 0.05, False),
+    "long": (2e-3, 0.05, False),
+    "other": (3e-4, 0.06, True),
+    "ragged": (2.5e-2, 0.5, False),
+}
 """Functions that `lab run` shows: cost in seconds, jitter, and whether unused results are left out."""
 
 
 def practice(settings: dict[str, Any]) -> Iterator[Trial]:
     """Four functions, the same every time, measured by each of the colleagues and by the learner."""
     for seed, (name, (cost_s, jitter, lazy)) in enumerate(PRACTICE.items()):
-        function = emulator().Function(
-            cost_s, jitter, 4e-6, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
-        )
+        function = emulator().Function(cost_s, jitter, 4e-6, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy)
         for benchmark in ("notebook", "nightly", "paper", "benchmark"):
             device = emulator().Device(function, np.random.default_rng(seed), settings["budget_s"])
             yield Trial(name, function, device, jitter > 0.1, benchmark)
@@ -126,7 +129,9 @@ def profiled(settings: dict[str, Any]) -> Trial:
 
 def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
     """What host and device did in it: name, whether it was the host, begin and end in seconds."""
-    return [(name.removeprefix("host "), name.startswith("host "), begin, end) for name, begin, end in trial.device.rows]
+    return [
+        (name.removeprefix("host "), name.startswith("host "), begin, end) for name, begin, end in trial.device.rows
+    ]
 
 
 def practice_line(trial: Trial) -> str:
@@ -157,7 +162,11 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
     late = next((trial for trial in done if trial.late), None)
     judged = [trial for trial in done if trial.answer and trial is not late]
     quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
-    found = {"cost": _wrong_costs(quiet, settings), "coverage": _missed(judged, noisy), "width": _too_wide(judged, settings)}
+    found = {
+        "cost": _wrong_costs(quiet, settings),
+        "coverage": _missed(judged, noisy),
+        "width": _too_wide(judged, settings),
+    }
     used_s = max((trial.device.used_s for trial in done), default=0.0)
     problem = late and f"{late.name} used the machine for {used_s:.2f} s."
     return {**{id_: part for id_, part in found.items() if not late or part[0]}, "budget": (problem, len(done), used_s)}
@@ -222,7 +231,7 @@ def _too_wide(judged: list[Trial], settings: dict[str, Any]) -> tuple[str | None
         problem = f"{widest.name}, whose calls differ by less than a tenth: ±{widest.half_width:.0%}."
         return problem, len(judged), widest.half_width
     loose = next((trial for trial in judged if trial.half_width > WIDEST_NOISY), None)
-    problem = f"{loose.name}: ±{loose.half_width:.0%}; no function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
+    problem = (
+        f"{loose.name}: ±{loose.half_width:.0%}; no function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
+    )
     return problem, len(judged), widest and widest.half_width
-
-

@@ -12,7 +12,7 @@ MAKE, FREE, CALL, USE, RECORD, SYNCHRONIZE, FLUSH, TIME, PERF_COUNTER, ELAPSED, 
 _LONGEST_QUEUE = 2048
 
 
-class OutOfTime(RuntimeError):
+class OutOfTimeError(RuntimeError):
     """The machine was lent for a time, and that is used up."""
 
 
@@ -72,7 +72,7 @@ class Machine:
         return self._get(LEFT)
 
     def _put(self, *command):
-        self._queue.append((command + (0, 0))[:3])
+        self._queue.append((*command, 0, 0)[:3])
         if len(self._queue) >= _LONGEST_QUEUE:
             self._send()
 
@@ -84,11 +84,13 @@ class Machine:
         commands, self._queue = self._queue, []
         status, value = self._ask(np.array(commands, dtype=np.int64))
         if status == 1:
-            raise OutOfTime("this benchmark has used the machine for all the time it was lent")
+            raise OutOfTimeError("this benchmark has used the machine for all the time it was lent")
         if status == 2:
             raise MemoryError("the device's 8 GB are full: inputs live as long as something refers to them")
         if status == 3:
-            raise RuntimeError("an event was asked for before it was recorded, or before the device came to it: synchronize first")
+            raise RuntimeError(
+                "an event was asked for before it was recorded, or before the device came to it: synchronize first"
+            )
         return value
 
 

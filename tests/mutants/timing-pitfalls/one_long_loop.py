@@ -1,6 +1,6 @@
 def benchmark(function, make_input, machine):
     inputs = [make_input() for _ in range(40)]
-    for x in inputs:
+    for x in inputs[:20]:
         machine.use(function(x))
     machine.synchronize()
     begin = machine.perf_counter()

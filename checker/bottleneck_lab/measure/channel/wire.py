@@ -46,6 +46,8 @@ class Kind(IntEnum):
     RECORD = 11  # device → verifier: what arrived and when it ran
     GONE = 12  # device → verifier: the script closed its end
     BROKEN = 13  # device → verifier: the script sent what is no message of this protocol
+    ASK = 14  # worker → verifier: a question to an emulated machine
+    TOLD = 15  # verifier → worker: its answer
 
 
 class WireError(Exception):

@@ -1,4 +1,5 @@
 """The median ratio of interleaved pairs, with a bootstrap interval."""
+
 import json
 
 import numpy as np
@@ -12,7 +13,10 @@ def gate(runner, commit, baseline_file):
         ratios = {name: [] for name in runner.benchmarks}
         first = runner.seconds_left()
         name = runner.benchmarks[0]
-        while len(ratios[name]) < 40 and runner.seconds_left() > 1.8 * (first - runner.seconds_left()) / max(1, len(ratios[name])) + 45:
+        while (
+            len(ratios[name]) < 40
+            and runner.seconds_left() > 1.8 * (first - runner.seconds_left()) / max(1, len(ratios[name])) + 45
+        ):
             for name in runner.benchmarks:
                 if rng.random() < 0.5:
                     a, b = runner.run(old, name), runner.run(commit, name)

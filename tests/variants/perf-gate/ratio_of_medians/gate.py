@@ -1,4 +1,5 @@
 """Runs of both in one shuffled order; the ratio of their medians."""
+
 import json
 import random
 from statistics import median

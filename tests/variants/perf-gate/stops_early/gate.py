@@ -1,4 +1,5 @@
 """Looks after 15, 25 and 35 pairs; a benchmark that is decided is measured no more."""
+
 import json
 import math
 import random

@@ -1,4 +1,5 @@
 """Whole suites in turns. What all benchmarks did together in a round is the machine; what one did beyond it is the commit."""
+
 import json
 import math
 import random

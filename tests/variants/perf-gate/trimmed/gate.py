@@ -1,4 +1,5 @@
 """Old, new, new, old for each benchmark; the mean of the middle half of the ratios."""
+
 import json
 import math
 

@@ -1,4 +1,5 @@
 """Measures on until the interval is as narrow as wanted, or the time is up; confidence kept up for looking more than once."""
+
 from math import comb
 
 

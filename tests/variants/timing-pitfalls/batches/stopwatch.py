@@ -1,4 +1,5 @@
 """The host's clock around batches of calls, on more data than the cache holds."""
+
 import itertools
 
 

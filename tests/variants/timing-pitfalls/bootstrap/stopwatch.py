@@ -1,4 +1,5 @@
 """A trimmed mean and its bootstrap interval."""
+
 import numpy as np
 
 

@@ -1,4 +1,5 @@
 """Events, without flushing: more inputs in turn than the cache holds."""
+
 import random
 
 
@@ -17,7 +18,9 @@ def benchmark(function, make_input, machine):
         event.record()
         machine.use(function(inputs[(i + j) % 60]))
     machine.synchronize()
-    lengths = [a.elapsed_s(b) for a, b in zip(events[20 if mean_call < 2e-3 else 0:], events[21 if mean_call < 2e-3 else 1:])]
+    lengths = [
+        a.elapsed_s(b) for a, b in zip(events[20 if mean_call < 2e-3 else 0 :], events[21 if mean_call < 2e-3 else 1 :])
+    ]
     lengths.sort()
     m = len(lengths)
     reach = int(0.98 * m**0.5) + 1

@@ -1,4 +1,5 @@
 """Two batches of different length: what launching and waiting cost is in both, and their difference has it no more."""
+
 from statistics import median
 
 

@@ -62,18 +62,21 @@ class TrialSession(Session):
         try:
             return list(trial.serve(values))
         except (ValueError, Malformed) as error:
-            raise self.fault("tampered", f"{trial.name}: the machine was asked what no harness asks ({error}).") from None
+            raise self.fault(
+                "tampered", f"{trial.name}: the machine was asked what no harness asks ({error})."
+            ) from None
 
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
     """Runs the judge's trials and grades what was said of them."""
     judge, settings = cast(Judge, context.judge()), context.settings.judge
-    rng, done = np.random.default_rng(context.rng.getrandbits(128)), []
+    rng = np.random.default_rng(context.rng.getrandbits(128))
+    done: list[Trial] = []
     context.progress("loading your code", 0.05)
     with TrialSession.start(context) as session:
         for trial in judge.trials(rng, settings):
             # Nobody knows beforehand how many there will be.
-            context.progress(f"trial {len(done) + 1}", 0.95 - 0.85 * 0.99 ** len(done))
+            context.progress("trying it out", 0.95 - 0.85 * 0.99 ** len(done))
             session.run(trial)
             done.append(trial)
             if trial.late:

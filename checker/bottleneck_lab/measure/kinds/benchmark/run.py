@@ -99,14 +99,15 @@ def _labels() -> Iterator[dict[str, Any]]:
 
 
 def _event(name: str, host: bool, begin_s: float, end_s: float, *, correlation: int) -> dict[str, Any]:
-    category = ("user_annotation" if name.startswith("window") else "cpu_op") if host else "kernel"
-    about: dict[str, Any] = {"emulated": True}
+    waits = host and name == "synchronize"
+    category = ("cuda_runtime" if waits else "cpu_op") if host else "kernel"
+    about: dict[str, Any] = {"emulated": True, "correlation": correlation}
     if not host:
-        about |= {"device": DEVICE, "stream": STREAM, "correlation": correlation}
+        about |= {"device": DEVICE, "stream": STREAM}
     return {
         "ph": "X",
         "cat": category,
-        "name": f"emulated: {name}",
+        "name": "cudaDeviceSynchronize" if waits else f"emulated: {name}",  # so that whatever reads it knows a wait
         "pid": HOST if host else DEVICE,
         "tid": HOST if host else STREAM,
         "ts": round(1e6 * begin_s, 3),

@@ -1,0 +1,126 @@
+"""The `benchmark` kind: a trial is a conversation, and the emulated machine's rows are a trace that says so."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+
+import msgspec
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.measure.channel.wire import Channel, Closed, Kind
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.benchmark import KIND
+from bottleneck_lab.measure.kinds.benchmark.check import TrialSession
+from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve
+from bottleneck_lab.measure.kinds.benchmark.worker import serve_trials
+from bottleneck_lab.trace import load
+
+HARNESS = "def run(entry, ask, name):\n    return entry.twice(ask, name)\n"
+ENTRY = "def twice(ask, name):\n    (first,), (second,) = ask(name, 1), ask(name, 2)\n    return first, second\n"
+
+
+class Echo:
+    """A trial whose machine returns what it was asked, times ten."""
+
+    name, arguments, late = "one", ("weather",), False
+
+    def __init__(self):
+        self.asked, self.answer = [], None
+
+    def serve(self, values):
+        self.asked.append(values)
+        if values[1] == 3:
+            raise ValueError("never three")
+        return [10 * values[1]]
+
+    def finish(self, values):
+        self.answer = values
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """The verifier's end of a channel, at whose other end a worker serves trials."""
+    (tmp_path / "harness_of_test.py").write_text(HARNESS)
+    (tmp_path / "entry_of_test.py").write_text(ENTRY)
+    ours, theirs = Channel.pair()
+    arguments = (Channel(theirs), tmp_path / "entry_of_test.py", tmp_path / "harness_of_test.py")
+
+    def serve():
+        with pytest.raises(Closed):
+            serve_trials(*arguments)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield Channel(ours)
+    ours.close()
+    thread.join()
+    theirs.close()
+
+
+def test_the_learners_code_asks_and_is_told(worker):
+    trials, shown = [Echo(), Echo()], []
+    _serve(worker, trials, shown.append)
+    assert shown == trials
+    assert all(trial.asked == [["weather", 1], ["weather", 2]] and trial.answer == [10, 20] for trial in trials)
+
+
+class Deaf(TrialSession):
+    """A session without a process, that is told what its worker sends."""
+
+    def __init__(self, *messages):
+        self.role, self.messages, self.sent = "learner", list(messages), []
+        self.worker = type("Worker", (), {"limits": type("Limits", (), {"call_s": 1})})
+        self.channel = type("Ends", (), {"send": lambda _, *message: self.sent.append(message)})()
+
+    def receive(self, timeout_s, doing):  # noqa: ARG002 - the session's own
+        message = self.messages.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+
+def test_a_question_that_no_harness_asks_is_tampering():
+    with pytest.raises(LearnerFault, match="never three") as caught:
+        Deaf((Kind.ASK, ["weather", 3])).run(Echo())
+    assert caught.value.reason == "tampered"
+
+
+def test_another_message_than_a_question_or_an_answer_is_tampering():
+    with pytest.raises(LearnerFault, match="READY came where ASK was due"):
+        Deaf((Kind.READY, [])).run(Echo())
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_an_exception_is_no_crash_when_the_machines_time_was_up(late):
+    trial = Echo()
+    trial.late = late
+    session = Deaf(LearnerFault("crashed", "OutOfTimeError"))
+    if late:
+        session.run(trial)
+        assert trial.answer is None
+    else:
+        with pytest.raises(LearnerFault):
+            session.run(trial)
+
+
+def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
+    rows = [("call", True, 0.0, 1e-6), ("function", False, 2e-6, 5e-6), ("synchronize", True, 1e-6, 6e-6)]
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(_kineto(rows)).encode()))
+    timeline = load(path)
+    assert timeline.emulated
+    assert timeline.device.start.size == 1
+    assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {"cudaDeviceSynchronize"}
+
+
+def test_a_setting_that_there_is_not_is_named():
+    lab = find_lab("timing-pitfalls")
+    device = lab.spec.devices["virtual"]
+    wrong = msgspec.structs.replace(device, settings=device.settings | {"speed": 3})
+    lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices={"virtual": wrong}))
+    with pytest.raises(LabError, match="speed"):
+        KIND.settings(lab, "virtual")
