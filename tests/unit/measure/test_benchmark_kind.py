@@ -76,7 +76,7 @@ class Deaf(TrialSession):
         self.worker = type("Worker", (), {"limits": type("Limits", (), {"call_s": 1})})
         self.channel = type("Ends", (), {"send": lambda _, *message: self.sent.append(message)})()
 
-    def receive(self, timeout_s, doing):  # noqa: ARG002 - the session's own
+    def receive(self, timeout_s, doing):
         message = self.messages.pop(0)
         if isinstance(message, Exception):
             raise message
