@@ -1,0 +1,307 @@
+"""Kinds of learners, played through every lab: who copies or guesses does not end with "named the cause", who measures does.
+
+Captures are recorded ones and checks are stood in for: what is measured is not the point here. One lab is played for real.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.window import Window
+from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import check as check_command
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import conclude, grade_check
+from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
+from bottleneck_lab.grading.verdict import Prediction, Verdict
+from bottleneck_lab.trace import load, merge_ranks
+from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.folder import open_workspace
+from bottleneck_lab.workspace.progress import load_progress
+
+ROOT = Path(__file__).parents[2]
+CAPTURES = ROOT / "datasets" / "captures"
+LABS = list(load_labs().values())
+SIBLING_OF = {"resnet-latency": "gallery"}
+"""Labs whose recorded capture is a generated one: they ask for a range that the made-up captures do not have."""
+WORDS = re.compile(r"-bound\b|starved|Findings|Amdahl\b.*\d|What to try|at most \d+\.\d+x")
+
+
+class Learner:
+    """A learner in a lab, with a capture made already. `lab` runs the real program in this process."""
+
+    def __init__(self, lab: Lab, folder: Path, monkeypatch) -> None:
+        self.lab_spec, self.runner, self.measured = lab, CliRunner(), 0
+        monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(folder / "home"))
+        monkeypatch.chdir(folder)
+        device = next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
+        assert self.lab("start", lab.name, "work", "--no-data", "--device", device).exit_code == 0
+        self.place = folder / "work"
+        monkeypatch.chdir(self.place)
+        monkeypatch.setattr(check_command, "check_lab", self._measure)
+        monkeypatch.setattr(check_command, "data_folder", lambda _lab: folder)
+        monkeypatch.setattr(check_command, "require_torch", lambda _command: None)
+        self.capture()
+
+    def lab(self, *arguments: str) -> SimpleNamespace:
+        """Exit code and all that was printed, the message of an error with it, as `main` prints it."""
+        done = self.runner.invoke(app, list(arguments), prog_name="lab")
+        error = done.exception
+        if isinstance(error, LabError):
+            return SimpleNamespace(
+                exit_code=int(error.exit_code), output=f"{done.output}{error.message}\n{error.remedy}"
+            )
+        assert error is None or isinstance(error, SystemExit), done.exc_info
+        return SimpleNamespace(exit_code=done.exit_code, output=done.output)
+
+    @property
+    def workspace(self):
+        return open_workspace(self.place)
+
+    def capture(self) -> None:
+        """Puts a recorded capture of the lab's kind where `lab profile` would have put it."""
+        folder = self.place / ".lab" / "captures" / "0001-torch"
+        folder.mkdir(parents=True)
+        program = SIBLING_OF.get(self.lab_spec.slug)
+        if program:
+            command = [sys.executable, ROOT / "datasets" / "siblings.py", "--program", program, "--out", folder]
+            subprocess.run(command, check=True)
+        else:
+            shutil.copy(CAPTURES / recorded(self.lab_spec), folder)
+        files = sorted(path.name for path in folder.glob("*.gz"))
+        code = self.lab_spec.code_hash(self.lab_spec.path)
+        (folder / "capture.json").write_text(json.dumps({"files": files, "code": code, "made_at": "2026-01-01"}))
+        self.timeline = merge_ranks([load(folder / name) for name in files])
+
+    def right(self) -> dict[str, str]:
+        """What somebody answers who measures: the choices of the solution, figures and a stretch of the own capture."""
+        solved = load_answers(self.lab_spec.solution)
+        figures = figures_of(summarise(self.timeline))
+        answers = {}
+        for question in self.lab_spec.spec.questions:
+            if question.from_capture:
+                answers[question.id] = f"{figures[question.from_capture]:.3f}"
+            elif question.shows:
+                answers[question.id] = self.stretch(question.shows, question.least, best=True)
+            elif question.ceiling_of:
+                answers[question.id] = f"{ceiling(float(answers[question.ceiling_of])):.2f}"
+            else:
+                answers[question.id] = str(solved[question.id])
+        return answers
+
+    def stretch(self, shows: str, least: float, *, best: bool) -> str:
+        """A stretch of the capture with most, or least, of a figure."""
+        origin, end = self.timeline.extent
+        parts = [
+            Window(at, at + (end - origin) // 50)
+            for at in range(0, end - origin - (end - origin) // 50, (end - origin) // 50)
+        ]
+        shares = {part: figures_within(self.timeline, part).get(shows, 0.0) for part in parts}
+        found = max(shares, key=lambda part: shares[part]) if best else min(shares, key=lambda part: shares[part])
+        assert (shares[found] >= least) is best
+        return f"{found.start / 1e6:.4f}-{found.end / 1e6:.4f} ms"
+
+    def commit(self, answers: dict[str, str]):
+        given = [text for key, value in answers.items() for text in ("-a", f"{key}={value}")]
+        return self.lab("diagnose", *given)
+
+    def check(self):
+        """What `lab check` answers, and the verdict that it recorded; None where it recorded none."""
+        before = len(load_attempts(self.workspace))
+        done = self.lab("check")
+        attempts = load_attempts(self.workspace)
+        return done, attempts[-1].verdict if len(attempts) > before else None
+
+    def _measure(self, lab, folder, device, *, diagnosis, prediction, **_):
+        """Stands for the measurement: the fix is right; a lab that judges answers by its own captures finds the solution's right."""
+        self.measured += 1
+        solved, given = load_answers(lab.solution), load_answers(folder)
+        wrong = {key for key, value in solved.items() if given.get(key) != value and key not in ("kernels",)}
+        results = []
+        for spec in lab.spec.devices[device].criteria:
+            judged = spec.kind == "diagnosis" and wrong
+            results.append(
+                grade_check(spec, "That is the order of total times: sort by self time." if judged else None, 1)
+            )
+        results += diagnosis
+        specs = [
+            *lab.spec.devices[device].criteria,
+            *(CriterionSpec(each.id, "diagnosis", each.id) for each in diagnosis),
+        ]
+        said = conclude(results, specs=specs)
+        return Verdict(
+            outcome=said.outcome, reason=said.reason, summary=said.summary, advice=said.advice, lab=lab.slug,
+            lab_hash=lab.content_hash(), submission_hash=lab.code_hash(folder), device=device, criteria=results,
+            environment={}, isolation={}, started_at="2026-01-02T00:00:00+00:00", duration_s=1.0,
+            prediction=Prediction(prediction, 2.0) if prediction else None,
+        )  # fmt: skip
+
+    @property
+    def passed(self) -> bool:
+        return bool(load_progress().labs[self.lab_spec.slug].passed)
+
+
+def recorded(lab: Lab) -> str:
+    """The made-up capture whose first finding is the one that the lab teaches; any where it teaches none."""
+    listed = json.loads((CAPTURES / "manifest.json").read_text())["captures"]
+    traces = [each for each in listed if each["file"].endswith(".json.gz")]
+    return next((each["file"] for each in traces if each["findings"][:1] == [lab.spec.taught]), traces[0]["file"])
+
+
+def wrong_choice(lab: Lab) -> tuple[str, str]:
+    """A choice question and an answer to it that is not the right one; for a lab that judges names by itself, a name."""
+    solved = load_answers(lab.solution)
+    for question in lab.spec.questions:
+        if question.type == "choice":
+            return question.id, next(choice for choice in question.choices if choice != solved[question.id])
+    return lab.spec.questions[0].id, "nonsense"
+
+
+@pytest.fixture(params=LABS, ids=lambda lab: lab.slug)
+def learner(request, tmp_path, monkeypatch) -> Learner:
+    return Learner(request.param, tmp_path, monkeypatch)
+
+
+def test_who_measures_names_the_cause(learner):
+    assert learner.commit(learner.right()).exit_code == 0
+    done, verdict = learner.check()
+    assert verdict is not None, done.output
+    assert verdict.outcome == "PASS", done.output
+    assert (verdict.diagnosis.named, verdict.diagnosis.corrections) == (True, 0)
+    assert "cause named at the first try" in " ".join(done.output.split()).lower()
+    assert learner.passed
+
+
+def test_who_takes_one_hint_names_the_cause_and_the_hint_is_shown(learner):
+    learner.lab("hint")
+    learner.commit(learner.right())
+    done, verdict = learner.check()
+    assert (verdict.diagnosis.named, verdict.diagnosis.hints) == (True, 1)
+    assert "1 hint" in done.output
+
+
+def test_who_copies_whatever_is_printed_finds_no_answer(learner):
+    """Before a diagnosis is committed no command says a cause, a finding or a ceiling."""
+    page = learner.place / "page.html"
+    assert learner.lab("report", "--html", str(page)).exit_code == 0
+    shown = [
+        learner.lab(*words).output
+        for words in (["report"], ["report", "--json"], ["report", "--gap", "1"], ["history"], [])
+    ]
+    body = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page.read_text(), flags=re.DOTALL)
+    for text in [*shown, body, learner.lab("list").output]:
+        assert not WORDS.search(text), WORDS.search(text)
+    capture = str(next((learner.place / ".lab" / "captures").iterdir()))
+    assert not WORDS.search(learner.lab("report", capture).output), "nor by its path"
+    assert learner.lab("check").exit_code == 2
+    assert learner.measured == 0
+
+
+def test_who_guesses_every_choice_ends_with_corrections(learner):
+    lab = learner.lab_spec
+    for question in lab.spec.questions:
+        if question.type == "choice":
+            for choice in question.choices:
+                answers = learner.right() | {question.id: choice}
+                guessed = {each.id: "0.5" for each in lab.spec.questions if each.from_capture}
+                learner.commit(answers | guessed)
+                learner.check()
+    verdict = learner.check()[1]
+    assert verdict.diagnosis.corrections
+    assert verdict.diagnosis.named is False
+
+
+def test_who_fixes_without_diagnosing_is_not_measured(learner):
+    done, verdict = learner.check()
+    assert (done.exit_code, verdict, learner.measured) == (2, None, 0)
+    assert "lab diagnose" in done.output
+
+
+@pytest.mark.parametrize("answer", ["", "  ", "no idea", "-1"])
+def test_who_answers_anything_is_refused_before_a_measurement(learner, answer):
+    learner.commit(dict.fromkeys(learner.right(), answer))
+    done, _ = learner.check()
+    texts = all(question.type == "text" for question in learner.lab_spec.spec.questions)
+    assert done.exit_code == 2 or texts
+    assert learner.measured == 0
+
+
+def test_a_wrong_cause_with_a_right_fix_is_a_wrong_diagnosis_and_a_correction_stays_one(learner):
+    id_, wrong = wrong_choice(learner.lab_spec)
+    learner.commit(learner.right() | {id_: wrong})
+    done, verdict = learner.check()
+    assert (verdict.outcome, verdict.reason) == ("FAIL", "wrong diagnosis")
+    right = str(load_answers(learner.lab_spec.solution)[id_])
+    texts = [criterion.text for device in learner.lab_spec.spec.devices.values() for criterion in device.criteria]
+    assert right not in done.output or any(right in text for text in texts), (
+        "a failed check does not tell the right answer"
+    )
+    assert done.output.count(verdict.summary[:40]) <= 1, "and says what failed once"
+    learner.commit(learner.right())
+    _, verdict = learner.check()
+    assert verdict.outcome == "PASS"
+    assert (verdict.diagnosis.named, verdict.diagnosis.corrections) == (False, 1)
+    assert "correction 1" in learner.lab("history").output
+
+
+def test_who_only_takes_hints_did_not_name_it(learner):
+    for _ in learner.lab_spec.spec.hints:
+        learner.lab("hint")
+    learner.commit(learner.right())
+    assert (learner.check()[1].diagnosis.named, learner.check()[1].diagnosis.told) == (False, "hints")
+
+
+def test_who_reveals_did_not_name_it(learner):
+    assert learner.lab("diagnose", "--reveal").exit_code == 0
+    assert "Findings" in learner.lab("report").output or "Top operators" in learner.lab("report").output
+    learner.commit(learner.right())
+    verdict = learner.check()[1]
+    assert (verdict.diagnosis.named, verdict.diagnosis.told) == (False, "revealed")
+
+
+def test_who_copies_the_solution_has_not_solved_it(learner):
+    assert learner.lab("solution", "--yes").exit_code == 0
+    done, verdict = learner.check()
+    assert verdict.outcome == "PASS", done.output
+    assert verdict.diagnosis.copied
+    assert verdict.diagnosis.named is False
+    assert not learner.passed
+    assert "does not count as solved" in " ".join(done.output.split())
+
+
+def test_evidence_of_another_capture_does_not_count(learner):
+    """The figures are right, the stretch is somebody else's."""
+    stretches = [question for question in learner.lab_spec.spec.questions if question.shows]
+    if not stretches:
+        assert not needs_capture(learner.lab_spec.spec.questions)
+        return
+    others = {question.id: learner.stretch(question.shows, question.least, best=False) for question in stretches}
+    learner.commit(learner.right() | others)
+    verdict = learner.check()[1]
+    assert verdict.reason == "wrong diagnosis"
+    assert verdict.diagnosis.named is False
+
+
+def test_the_case_at_the_end_is_answered_once(learner):
+    learner.commit(learner.right())
+    learner.check()
+    assert "lab diagnose --sibling" in learner.lab().output
+    assert learner.lab("diagnose", "--sibling").exit_code == 0
+    assert not WORDS.search(learner.lab("report", "--sibling").output)
+    done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
+    assert re.search(r"It was [a-z-]+; without it", done.output), done.output
+    assert "a further case" in learner.lab("history").output
