@@ -18,7 +18,7 @@ from bottleneck_lab.measure.kinds.speedup import KIND, kernels
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
 from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import Limits
+from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
 

@@ -21,7 +21,7 @@ from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture, problems
 from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
-from bottleneck_lab.measure.sandbox.process import shown
+from bottleneck_lab.measure.sandbox.visible import shown
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission

@@ -20,7 +20,7 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.sandbox.bubblewrap import require_sandbox
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import too_much_below
+from bottleneck_lab.measure.sandbox.limits import too_much_below
 from bottleneck_lab.measure.submission import collect
 from bottleneck_lab.programs import require_program
 

@@ -1,7 +1,6 @@
 """What a worker may do and what becomes of it, each by a learner's file that tries."""
 
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import tempfile
 import textwrap
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +19,11 @@ import pytest
 
 from bottleneck_lab.measure import machine
 from bottleneck_lab.measure.channel.session import CallSession
-from bottleneck_lab.measure.channel.wire import Kind
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.sandbox import pid1, process
-from bottleneck_lab.measure.sandbox.process import Limits, Paths
+from bottleneck_lab.measure.sandbox import limits, process, visible
+from bottleneck_lab.measure.sandbox.freezer import of_threads
+from bottleneck_lab.measure.sandbox.limits import Limits
+from bottleneck_lab.measure.sandbox.visible import Paths
 
 from ...processes import lives, soon
 from ...tools import NO_SANDBOX
@@ -107,7 +106,10 @@ def test_raw_bytes_on_the_channel_are_tampering(context):
     assert fault(context, code).reason == "tampered"
 
 
-def test_nothing_runs_between_calls(context):
+@pytest.mark.parametrize("with_group", [True, False])
+def test_nothing_runs_between_calls(context, monkeypatch, with_group):
+    if not with_group:
+        monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
     code = """
         import threading, time
         beats = []
@@ -152,7 +154,7 @@ def test_a_worker_that_does_not_stand_still_is_not_measured_beside(context, monk
     code = "def load(device):\n    return lambda: 1"
     with start(context, code) as session:
         monkeypatch.setattr(session.worker, "freeze", lambda: False)
-        with pytest.raises(LearnerFault, match="inside a call of the kernel"):
+        with pytest.raises(LearnerFault, match="inside a system call after it was stopped"):
             session.call([])
 
 
@@ -164,135 +166,16 @@ def ungrouped(monkeypatch):
     monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
 
 
-CHAIN = """
-import mmap, os, signal, time
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them itself: their time is nobody's
-with open("counter", "wb") as file:
-    file.write(bytes(8))
-with open("counter", "r+b") as file:
-    counter = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
-def load(device):
-    def call():
-        end = time.monotonic() + 5
-        if not os.fork():
-            for _ in range(400):  # a process that is always another one, and here for a moment
-                counter[0] += 1
-                if time.monotonic() > end or os.fork():
-                    os._exit(0)
-            os._exit(0)
-        time.sleep(0.05)
-        return counter[0]
-    return call
-"""
-
-
-def test_a_chain_of_short_lived_processes_stands_still_and_goes_on_when_told(context, ungrouped):
-    limits = replace(LIMITS, memory_bytes=2 << 30, processes=100)  # links of several chains at once
-    with start(context, CHAIN, limits=limits) as session:
-        for _ in range(5):
-            session.call([])
-            counter = np.memmap(context.submission / "counter", np.int64, "r")
-            stopped_at = int(counter[0])
-            time.sleep(0.2)
-            assert counter[0] == stopped_at, "the chain went on while its worker was frozen"
-            assert not session.worker.ran_while_frozen()
-            assert session.worker._woken == 0
-            session.worker.thaw()
-            assert soon(lambda counter=counter, at=stopped_at: counter[0] > at), "there was no chain"
-            assert session.worker.freeze()
-
-
-def test_a_scan_for_processes_ends_even_if_there_is_always_another(context, unheld, monkeypatch):
-    monkeypatch.setattr(process, "FREEZE_S", 0.2)
-    with start(context, "def load(device):\n    return lambda: 1") as session, monkeypatch.context() as always:
-        numbers = iter(range(1 << 30))
-        always.setattr(
-            session.worker, "tree", lambda: [type("Other", (), {"pid": next(numbers), "suspend": int, "resume": int})]
-        )
-        began = time.monotonic()
-        assert not session.worker.freeze()
-        assert time.monotonic() - began < 5
-        session.worker._frozen.clear()
-
-
-@pytest.mark.parametrize(("share", "rests"), [(0.0, True), (1.0, False)])
-def test_waiting_for_a_core_to_stop_on_is_not_going_on(monkeypatch, share, rests):
-    """What counts is the share of the time in which they run. Nor is it their fault where whoever looks was held up."""
-    rest, looks = pid1._Rest({}, "1"), []
-
-    def look():
-        time.sleep(0.1)
-        looks.append(1)
-        return rest if len(looks) > 4 else None
-
-    monkeypatch.setattr(pid1, "_signal_all", lambda number: None)
-    monkeypatch.setattr(pid1, "_ran_s", lambda: share * 0.1 * len(looks))
-    monkeypatch.setattr(pid1._Rest, "now", look)
-    assert pid1._stop(0.2) is (rest if rests else None)
-
-
-def test_what_neither_runs_nor_stops_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(pid1, "_signal_all", lambda number: None)
-    monkeypatch.setattr(pid1, "_ran_s", lambda: 0.0)
-    monkeypatch.setattr(pid1._Rest, "now", lambda: None)
-    began = time.monotonic()
-    assert pid1._stop(0.1) is None
-    assert time.monotonic() - began >= 0.1 * pid1.IN_ALL
-
-
-WAKING = """
-import os
-def load(device):
-    def call():
-        if not os.fork():
-            for _ in range(3):  # each wakes the others, for it is never stopped itself by what it sends
-                os.fork()
-            end = os.times().elapsed + 4
-            while os.times().elapsed < end:
-                os.kill(-1, 18)
-            os._exit(0)
-        return 1
-    return call
-"""
-
-
 def test_the_time_in_which_a_worker_is_frozen_is_not_its_own(context):
     with start(context, "def load(device):\n    return lambda: 1") as session:
-        worker = session.worker
-        worker.limits = replace(LIMITS, total_s=time.monotonic() - worker.started + 1.0)
+        worker, watch = session.worker, session.worker.watch
+        watch._limits = replace(LIMITS, total_s=time.monotonic() - watch._began + 1.0)
         time.sleep(1.2)
         session.call([])
-        assert worker.excess() is None
+        assert watch.excess() is None
         worker.thaw()
         time.sleep(1.2)
-        assert worker.excess() == ("timed out", f"ran longer than {worker.limits.total_s:.0f} s in all")
-
-
-def test_who_wakes_one_another_are_stopped_together(context, ungrouped):
-    with start(context, WAKING) as session:
-        session.call([])
-        before_s = session.worker._on_cpu_s()
-        time.sleep(0.3)
-        assert session.worker._on_cpu_s() - before_s < 0.02
-        assert not session.worker.ran_while_frozen()
-        assert session.worker._woken == 0
-
-
-@pytest.mark.parametrize(
-    "does", ["pass", "time.sleep(0.01); os.fork() or os._exit(0); os.wait()"], ids=["spins", "forks"]
-)
-def test_who_is_woken_all_the_same_is_found_by_what_it_did(context, ungrouped, does):
-    code = f"""
-import os, threading, time
-def work():
-    while True:
-        {does}
-def load(device):
-    threading.Thread(target=work, daemon=True).start()
-    return lambda: 1
-"""
-    with start(context, code) as session, pytest.raises(LearnerFault, match="went on running while it was stopped"):
-        woken_between_calls(session)
+        assert watch.excess() == ("timed out", f"ran longer than {watch._limits.total_s:.0f} s in all")
 
 
 def call_until_it_ends(session: CallSession) -> None:
@@ -301,102 +184,17 @@ def call_until_it_ends(session: CallSession) -> None:
         session.call([])
 
 
-def woken_between_calls(session: CallSession) -> None:
-    """More often than is forgiven: a busy machine may let it run too little to be seen."""
-    for _ in range(10 * process.FROZEN_FORGIVEN):
-        session.call([])
-        for other in session.worker.tree():
-            with suppress(psutil.NoSuchProcess):  # woken by its child's end, it may be gone by now
-                other.send_signal(signal.SIGCONT)
-        time.sleep(0.1)
-
-
-def test_what_holds_a_worker_is_not_charged_to_it(context, ungrouped):
-    with start(context, "def load(device):\n    return lambda: 1") as session:
-        session.call([])
-        before_s = session.worker.cpu_s()
-        first = session.worker._handle.children()[0].children()[0]
-        used_s = sum(first.cpu_times()[:2])
-        while sum(first.cpu_times()[:2]) - used_s < 0.1:  # it looks at all threads each time
-            session.worker.ran_while_frozen()
-        assert session.worker.cpu_s() - before_s < 0.05
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "[tries(os.kill, 1, number) for number in range(1, 65)]",
-        "[tries(open, f'/proc/1/fd/{number}', 'wb', 0) for number in range(64)]",
-        "[tries(open, '/proc/1/mem', 'r+b', 0), tries(os.listdir, '/proc/1/map_files'), tries(libc.ptrace, 16, 1, 0, 0)]",
-        "[libc.syscall(438, os.pidfd_open(1), number, 0) for number in range(64)]",
-        "[os.setpriority(os.PRIO_PROCESS, 1, 19), os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))]",
-        "[tries(resource.prlimit, 1, resource.RLIMIT_NOFILE, (0, 0)) and 3]",
-    ],
-    ids=["signals", "descriptors", "memory", "pidfd_getfd", "priority", "limits"],
-)
-def test_the_sandboxs_first_process_cannot_be_touched(context, ungrouped, attack):
-    code = f"""
-import ctypes, os, resource
-libc = ctypes.CDLL(None)
-def tries(what, *arguments):
-    try:
-        return what(*arguments)
-    except OSError:
-        return None
-def load(device):
-    def call():
-        taken = {attack}
-        return sum(isinstance(one, int) and one > 2 or hasattr(one, "write") for one in taken)
-    return call
-"""
-    with start(context, code) as session:
-        for _ in range(3):
-            assert session.call([])[1] == [0]
-        assert not session.worker.ran_while_frozen()
-
-
-@pytest.mark.parametrize("who", ["first process", "sandbox", "supervisor"])
-def test_a_killed_first_process_leaves_nothing(context, ungrouped, who):
+@pytest.mark.parametrize("who", ["sandbox", "supervisor"])
+def test_a_killed_sandbox_leaves_nothing(context, ungrouped, who):
     code = f"def load(device):\n    return lambda: 1\n{DETACH}"
     with start(context, code) as session:
         session.call([])
         supervisor = session.worker._handle
-        sandbox = supervisor.children()[0]
-        {"supervisor": supervisor, "sandbox": sandbox, "first process": sandbox.children()[0]}[who].kill()
+        {"supervisor": supervisor, "sandbox": supervisor.children()[0]}[who].kill()
         with pytest.raises(LearnerFault) as caught:
             call_until_it_ends(session)
     assert caught.value.reason == "crashed"
     assert not left_with(context.janitor.folder)
-
-
-REFUSED = """
-import ctypes, errno, fcntl, os, resource, signal
-libc = ctypes.CDLL(None, use_errno=True)
-def refused(what):
-    try:
-        what()
-    except OSError as error:
-        return error.errno == errno.ENOSYS
-    return False
-def timer():
-    if libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) != 0:
-        raise OSError(ctypes.get_errno(), "timer_create")
-def load(device):
-    ours, _ = os.pipe()
-    here = os.open(".", os.O_RDONLY)
-    return lambda: (
-        int(refused(timer)),
-        int(refused(lambda: fcntl.fcntl(ours, fcntl.F_SETSIG, signal.SIGCONT))),
-        int(refused(lambda: fcntl.fcntl(here, fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT))),
-        fcntl.fcntl(ours, fcntl.F_GETFD),
-        resource.getrlimit(resource.RLIMIT_SIGPENDING)[1],
-    )
-"""
-
-
-def test_nothing_of_the_kernels_wakes_a_worker_by_a_signal(context):
-    with start(context, REFUSED) as session:
-        assert session.call([])[1] == [1, 1, 1, fcntl.FD_CLOEXEC, process.MAX_SIGNALS]
 
 
 def test_time_spent_waiting_for_a_core_is_told(context):
@@ -468,21 +266,15 @@ def left_with(mark) -> list[list[str]]:
 @pytest.fixture
 def unheld(monkeypatch):
     """A machine without bubblewrap and control groups."""
+    monkeypatch.setattr(visible, "bubblewrap", lambda: None)
     monkeypatch.setattr(process, "bubblewrap", lambda: None)
     monkeypatch.setattr(process.Cgroup, "create", lambda *_: None)
 
 
-def test_who_detaches_twice_is_seen_stopped_charged_and_ended(context, unheld):
-    code = f"def load(device):\n    return lambda: 1\n{DETACH}".replace("time.sleep(987)", "exec('while True: pass')")
-    with start(context, code) as session:
+def test_who_detaches_twice_is_ended(context, unheld):
+    with start(context, f"def load(device):\n    return lambda: 1\n{DETACH}") as session:
         session.call([])
-        before_s = session.worker.cpu_s()
         assert len(session.worker.tree()) == 4
-        time.sleep(0.3)
-        assert session.worker.cpu_s() - before_s < 0.1, "they went on while their worker was frozen"
-        session.worker.thaw()
-        assert soon(lambda: session.worker.cpu_s() - before_s > 0.1)
-        assert session.worker.freeze()
     assert not left_with(context.janitor.folder)
 
 
@@ -503,63 +295,6 @@ def load(device):
         session.call([])
         assert soon(lambda: session.worker.cpu_s() - before_s > 0.2)
         assert soon(lambda: len(session.worker.tree()) == 1)
-
-
-RUNNING = """
-import os, time
-def load(device):
-    def run():
-        end = time.monotonic() + 15
-        if not os.fork():
-            while time.monotonic() < end:  # a process that is always another one
-                if os.fork():
-                    os._exit(0)
-                os.setsid()
-            os._exit(0)
-        return 1
-    return run
-"""
-BOMB = """
-import os, time
-most = len(os.listdir("/proc")) + 150
-def load(device):
-    def bomb():
-        end = time.monotonic() + 15
-        if not os.fork():
-            while time.monotonic() < end:
-                if len(os.listdir("/proc")) < most and not os.fork():
-                    os.setsid()
-            os._exit(0)
-        return 1
-    return bomb
-"""
-"""Both end by themselves, should they not be ended."""
-
-
-@pytest.mark.parametrize("code", [RUNNING, BOMB], ids=["runs from one process to the next", "bomb"])
-def test_nobody_runs_away_from_the_supervisor(context, unheld, code):
-    worker = start(context, code)
-    worker.worker.thaw()
-    worker.channel.send(Kind.CALL)
-    time.sleep(0.3)
-    worker.close()
-    assert worker.worker.process.returncode > 0, "the supervisor had to be killed"
-    assert not left_with(context.janitor.folder)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_who_attacks_the_supervisor_fails_and_leaves_nothing(context, unheld, monkeypatch, number):
-    monkeypatch.setattr(process, "END_S", 1)
-    attack = (
-        f"{DETACH}\ndef load(device):\n    return lambda: (os.kill(os.getppid(), {int(number)}), time.sleep(1), 1)[2]"
-    )
-    with start(context, attack) as session:
-        if number is signal.SIGKILL:
-            with pytest.raises(LearnerFault, match="SIGKILL"):
-                session.call([])
-        else:
-            session.call([])
-    assert not left_with(context.janitor.folder)
 
 
 def test_a_sandbox_that_died_is_not_waited_for_though_a_child_of_it_holds_the_channel(context, monkeypatch):
@@ -631,9 +366,9 @@ def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_c
     driver, toolkit = tmp_path / "driver", tmp_path / "toolkit"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{driver}::relative")
-    monkeypatch.setattr(process, "find_program", lambda _name: toolkit / "bin" / "nvcc")
+    monkeypatch.setattr(visible, "find_program", lambda _name: toolkit / "bin" / "nvcc")
     own = {"CUDA_VISIBLE_DEVICES": "3", "LD_LIBRARY_PATH": str(driver), "CUDA_HOME": str(toolkit)}
-    on_gpu, on_cpu = (process.worker_environment(Paths(tmp_path), 1, gpu=gpu) for gpu in (True, False))
+    on_gpu, on_cpu = (visible.worker_environment(Paths(tmp_path), 1, gpu=gpu) for gpu in (True, False))
     assert {name: on_gpu.get(name) for name in own} == own
     assert not own.keys() & on_cpu.keys()
 
@@ -646,7 +381,7 @@ def test_the_sandbox_shows_a_driver_that_lies_elsewhere_where_there_is_a_gpu(tmp
     scratch.mkdir()
     (driver / "libcuda.so.1").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
-    command = process.sandboxed(["ls", str(driver)], Paths(scratch), 1 << 30, gpu=gpu)
+    command = visible.sandboxed(["ls", str(driver)], Paths(scratch), 1 << 30, gpu=gpu)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == (["libcuda.so.1"] if gpu else [])
 
@@ -681,7 +416,7 @@ def test_what_is_hidden_is_empty_and_no_memory_to_write_to(tmp_path):
     (hidden / "solution.py").touch()
     paths = Paths(scratch, [tmp_path], [hidden])
     for command, output in ((["ls", "-A", str(hidden)], b""), (["touch", str(hidden / "new")], None)):
-        done = subprocess.run(process.sandboxed(command, paths, 1 << 28, gpu=False), capture_output=True, check=False)
+        done = subprocess.run(visible.sandboxed(command, paths, 1 << 28, gpu=False), capture_output=True, check=False)
         assert (done.stdout if done.returncode == 0 else None) == output
 
 
@@ -693,12 +428,12 @@ import os
 import msgspec
 os.environ["BOTTLENECK_LAB_CONTENT"] = sys.argv[1]
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.sandbox import process
+from bottleneck_lab.measure.sandbox import visible, process
 from bottleneck_lab.measure.verifier import check_lab
 if sys.argv[3] != "held":
     process.Cgroup.create = lambda *_: None
 if sys.argv[3] == "unheld":
-    process.bubblewrap = lambda: None
+    visible.bubblewrap = process.bubblewrap = lambda: None
 lab = find_lab("running-mean")
 device = lab.spec.devices["cpu"]
 quick = device.settings | {"self_test_margin": 50.0, "judge": {"samples": [4000, 6000]}}
@@ -749,16 +484,16 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
 
 
 def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "MAX_FILES", 50)
+    monkeypatch.setattr(limits, "MAX_FILES", 50)
     (tmp_path / "some").write_bytes(bytes(8192))
-    assert process.too_much_below(tmp_path, 8192) is None
-    assert "GiB" in process.too_much_below(tmp_path, 8191)
-    deep = tmp_path.joinpath(*["d"] * (process.MAX_DEPTH + 1))
-    monkeypatch.setattr(process, "MAX_FILES", 500)
+    assert limits.too_much_below(tmp_path, 8192) is None
+    assert "GiB" in limits.too_much_below(tmp_path, 8191)
+    deep = tmp_path.joinpath(*["d"] * (limits.MAX_DEPTH + 1))
+    monkeypatch.setattr(limits, "MAX_FILES", 500)
     deep.mkdir(parents=True)
-    assert "deep" in process.too_much_below(tmp_path, 8192)
-    monkeypatch.setattr(process, "MAX_FILES", 50)
-    assert "50 files" in process.too_much_below(tmp_path, 8192)
+    assert "deep" in limits.too_much_below(tmp_path, 8192)
+    monkeypatch.setattr(limits, "MAX_FILES", 50)
+    assert "50 files" in limits.too_much_below(tmp_path, 8192)
 
 
 def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path, monkeypatch):
@@ -766,9 +501,9 @@ def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path
         keeps_its_size = 1
         assert ctypes.CDLL(None).fallocate(file.fileno(), keeps_its_size, ctypes.c_long(0), ctypes.c_long(1 << 20)) == 0
     assert (tmp_path / "promised").stat().st_size == 0
-    assert "GiB" in process.too_much_below(tmp_path, 1 << 19)
+    assert "GiB" in limits.too_much_below(tmp_path, 1 << 19)
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
-    assert "look into" in process.too_much_below(tmp_path, 1 << 30)
+    assert "look into" in limits.too_much_below(tmp_path, 1 << 30)
 
 
 def test_a_path_too_long_to_be_opened_is_too_much(tmp_path):
@@ -778,7 +513,7 @@ def test_a_path_too_long_to_be_opened_is_too_much(tmp_path):
         above, folder = folder, os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
         os.close(above)
     os.close(folder)
-    assert "longer than any" in process.too_much_below(tmp_path, 1 << 30)
+    assert "longer than any" in limits.too_much_below(tmp_path, 1 << 30)
 
 
 def test_a_process_or_a_thread_that_ends_while_it_is_looked_at_is_passed_over(monkeypatch):
@@ -788,24 +523,23 @@ def test_a_process_or_a_thread_that_ends_while_it_is_looked_at_is_passed_over(mo
         "/proc/2/task": lambda: [gone, *real(Path("/proc/self/task"))],
     }
     monkeypatch.setattr(Path, "iterdir", lambda folder: listed[str(folder)]())
-    worker = Mock(tree=lambda: [Mock(pid=1), Mock(pid=2)])
-    told = list(process.Worker._of_threads(worker, "comm"))
+    told = list(of_threads([Mock(pid=1), Mock(pid=2)], "comm"))
     assert Path("/proc/self/comm").read_text() in told
 
 
 def test_files_without_a_name_count_once_and_each_for_what_it_lies_in(tmp_path):
-    pid, before = [os.getpid()] * 2, process._nameless_bytes([os.getpid()], in_memory=False)
+    pid, before = [os.getpid()] * 2, limits.nameless_bytes([os.getpid()], in_memory=False)
     held = [(tmp_path / name).open("wb") for name in ("removed", "removed too")]
     for file in held:
         Path(file.name).unlink()
         file.write(bytes(1 << 20))
         file.flush()
-    assert process._nameless_bytes(pid, in_memory=False) - before == 2 << 20
-    in_memory = process._nameless_bytes(pid, in_memory=True)
+    assert limits.nameless_bytes(pid, in_memory=False) - before == 2 << 20
+    in_memory = limits.nameless_bytes(pid, in_memory=True)
     memory = os.memfd_create("nameless")
     os.write(memory, bytes(1 << 20))
-    assert process._nameless_bytes(pid, in_memory=True) - in_memory == 1 << 20
-    assert process._nameless_bytes(pid, in_memory=False) - before == 2 << 20
+    assert limits.nameless_bytes(pid, in_memory=True) - in_memory == 1 << 20
+    assert limits.nameless_bytes(pid, in_memory=False) - before == 2 << 20
     os.close(memory)
     for file in held:
         file.close()
@@ -832,3 +566,32 @@ def test_a_disk_that_is_filled_by_files_without_a_name_ends_the_worker(context, 
     error = fault(context, code)
     assert error.reason == "crashed"
     assert "more than 0.0195 GiB" in error.detail
+
+
+FORKED = """
+import os, sys, time
+held = b"x" * (64 << 20)
+for _ in range(4):
+    if not os.fork():
+        time.sleep(60)
+        os._exit(0)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_pages_that_forked_processes_share_count_once():
+    with subprocess.Popen([sys.executable, "-S", "-c", FORKED], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        children = psutil.Process(parent.pid).children()
+        pids = [parent.pid, *(child.pid for child in children)]
+        plain = limits._memory_bytes(pids, 1 << 40)
+        exact = limits._memory_bytes(pids, 100 << 20)
+        for process_ in (*children, parent):
+            process_.kill()
+    assert plain > 5 * 64 << 20, "below the limit the cheap sum is enough"
+    assert 64 << 20 <= exact < 100 << 20
+
+
+def test_inductor_compiles_with_as_many_threads_as_the_lab_has(tmp_path):
+    assert visible.worker_environment(Paths(tmp_path), 3)["TORCHINDUCTOR_COMPILE_THREADS"] == "3"

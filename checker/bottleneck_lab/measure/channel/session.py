@@ -12,22 +12,14 @@ import numpy as np
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
 from bottleneck_lab.measure.context import WorkerContext
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.sandbox.process import (
-    Excess,
-    Limits,
-    Paths,
-    Worker,
-    printable,
-    python_folders,
-    python_module,
-)
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
+from bottleneck_lab.measure.sandbox.process import Worker, printable, python_module
+from bottleneck_lab.measure.sandbox.visible import Paths, python_folders
 from bottleneck_lab.measure.settings import WorkerSettings
 
 Role = Literal["reference", "learner"]
 PROGRAM = "bottleneck_lab.measure.worker"
 """What answers calls."""
-WATCH_S = 0.5
-"""Between two looks at a worker's limits."""
 MAX_TEXT = 4000
 """Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a hostile one megabytes."""
 
@@ -51,21 +43,6 @@ class Relay(Protocol):
         """Its exit status; None while it lives."""
 
 
-class LimitWatch:
-    """Looks, twice a second at most, whether a worker keeps to its limits."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._looked = time.monotonic()
-
-    def excess(self) -> Excess | None:
-        """The limit that it exceeds; None where it exceeds none, or was looked at a moment ago."""
-        if time.monotonic() - self._looked < WATCH_S:
-            return None
-        self._looked = time.monotonic()
-        return self._worker.excess()
-
-
 class Session:
     """One worker, reference or learner. A fault of the learner's is a LearnerFault, of the reference's a VerifierFault."""
 
@@ -74,7 +51,6 @@ class Session:
         self.worker = worker
         self.channel = channel
         self._relay = relay
-        self._limits = LimitWatch(worker)
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +91,7 @@ class Session:
 
     def watch(self, doing: str) -> None:
         """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
-        if excess := self._limits.excess():
+        if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
     def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
@@ -202,15 +178,11 @@ class CallSession(Session):
     def _freeze(self, doing: str) -> None:
         """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
         if not self.worker.freeze():
-            raise self.fault(
-                "tampered", f"{doing}: it went on running when it was stopped, inside a call of the kernel."
-            )
+            raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
 
     def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
         message = pack(kind, inputs, self.channel.arena, half=0)
-        if self.worker.ran_while_frozen():
-            raise self.fault("tampered", "between two calls: it went on running while it was stopped.")
         if self.channel.waiting():  # it is frozen: whatever lies there was sent after its last answer
             raise self._unasked()
         began = time.perf_counter()

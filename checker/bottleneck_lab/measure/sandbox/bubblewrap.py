@@ -24,7 +24,7 @@ SYSTEM = (
 
 _NAMESPACES = (
     *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-    *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+    *("--die-with-parent", "--cap-drop", "ALL"),
 )
 _MOUNTS = ("--proc", "/proc", "--dev", "/dev")
 _PROBE_S = 20

@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from bottleneck_lab.measure.sandbox.pid1 import Patience
+from bottleneck_lab.measure.sandbox.freezer import FREEZE_S
 
 _AT_ONCE, _AGAIN_S = 50, 0.0005
 """Looks at whether a group is frozen, one after the other and then seconds apart."""
@@ -76,12 +76,24 @@ class Cgroup:
         fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
-    def freeze(self, frozen: bool, patience_s: float) -> bool:
-        """Stops or continues every process of the group and waits until the kernel says so; False where they go on for `patience_s` of CPU time."""
-        (self.path / "cgroup.freeze").write_text("1" if frozen else "0")
-        wanted, patience, looks = f"frozen {int(frozen)}", Patience(patience_s, self.cpu_s), 0
+    def memory_bytes(self) -> int:
+        """Bytes that its processes hold, shared pages once; the page cache, which can be taken back at any time, left out."""
+        fields = dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
+        return int(fields["anon"]) + int(fields["shmem"])
+
+    def freeze(self) -> bool:
+        """Stops every process of the group and waits until the kernel says so; False where they go on for `FREEZE_S`."""
+        return self._set_frozen(True)
+
+    def thaw(self) -> None:
+        """Continues them."""
+        self._set_frozen(False)
+
+    def _set_frozen(self, frozen: bool) -> bool:
+        (self.path / "cgroup.freeze").write_text(str(int(frozen)))
+        wanted, end, looks = f"frozen {int(frozen)}", time.monotonic() + FREEZE_S, 0
         while wanted not in (self.path / "cgroup.events").read_text():
-            if patience.ended():
+            if time.monotonic() > end:
                 return False
             looks += 1
             time.sleep(0 if looks < _AT_ONCE else _AGAIN_S)  # whoever is to stop needs a core for it

@@ -38,7 +38,6 @@ class Janitor:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        adopt_orphans(True)  # of a supervisor that is killed: else they would be nobody's
         self._lifelines: set[int] = set()
         self._remembered: list[list[str]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="bottleneck-lab-"))
@@ -78,10 +77,6 @@ class Janitor:
         """Remembers a supervisor, to be killed should it not end by itself in time once its lifeline is cut."""
         self._tell("supervisor", pid)
 
-    def followed(self) -> set[int]:
-        """All children that are remembered."""
-        return {int(name) for what, name in self._remembered if what in _CHILDREN}
-
     def forget(self, pid: int) -> None:
         """Forgets a child that has been waited for: its number may soon be somebody else's."""
         self._tell("forget", pid)
@@ -101,7 +96,6 @@ class Janitor:
             self._process.wait()
         if self._process.returncode != 0:
             _clean(self._remembered)
-        adopt_orphans(False)
 
 
 def _kill(pid: int) -> None:

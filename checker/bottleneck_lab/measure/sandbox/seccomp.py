@@ -1,10 +1,8 @@
-"""Calls of the kernel that no lab needs and that reach past what holds a worker: refused with ENOSYS, for the worker and everything it starts.
+"""System calls that no lab needs and that reach past what holds a worker: refused with ENOSYS, for the worker and everything it starts.
 
-System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring and AIO work
-while their owner is stopped, as timers do that send signals (timer_create), which can continue it, too; so can files that send a signal of one's
-choice (F_SETSIG), and folders that tell when another reads them (F_NOTIFY); userfaultfd and bpf are there for holes in the kernel. Limits are
-one's own: those of the sandbox's first process would keep it from its work. Sockets are for this machine alone: an open TCP connection that is
-handed over in a message is closed by whoever reads the message, and closing one can be made to take days.
+System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring works past this
+filter; userfaultfd and bpf are there for holes in the kernel. Sockets are for this machine alone. What bubblewrap takes away (mounts, namespaces,
+other people's processes) needs no filter.
 Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
 
@@ -21,7 +19,7 @@ _Line = tuple[int, int, int, int]
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _X32 = 0x40000000
 """x86-64's second numbering of the same calls."""
 
@@ -29,13 +27,9 @@ _ARCHES = {
     "x86_64": (
         0xC000003E,
         41,
-        72,
-        302,
         {
             "shmget": 29,
             "msgget": 68,
-            "io_setup": 206,
-            "timer_create": 222,
             "add_key": 248,
             "request_key": 249,
             "keyctl": 250,
@@ -47,11 +41,7 @@ _ARCHES = {
     "aarch64": (
         0xC00000B7,
         198,
-        25,
-        261,
         {
-            "io_setup": 0,
-            "timer_create": 107,
             "msgget": 186,
             "shmget": 194,
             "add_key": 217,
@@ -63,11 +53,9 @@ _ARCHES = {
         },
     ),
 }
-"""By kind of machine: what the kernel calls it (linux/audit.h), the numbers of `socket`, `fcntl` and `prlimit64`, and those of the refused calls."""
+"""By kind of machine: what the kernel calls it (linux/audit.h), the number of `socket`, and those of the refused calls."""
 _UNIX, _NETLINK = 1, 16
 """Families of sockets (bits/socket.h)."""
-_F_SETSIG, _F_NOTIFY = 10, 1026
-"""Commands of fcntl (linux/fcntl.h)."""
 _PROCESSES = {"x86_64": (56, (57, 58, 59, 322, 435)), "aarch64": (220, (221, 281, 435))}
 """By kind of machine, the numbers of `clone`, and of `fork`, `vfork`, `execve`, `execveat` and `clone3`, whose flags a filter cannot see."""
 _CLONE_THREAD = 0x10000
@@ -81,31 +69,17 @@ def program(machine: str, *, network: bool = False) -> bytes:
     """
     if machine not in _ARCHES:
         return b""
-    arch, socket, fcntl, prlimit, calls = _ARCHES[machine]
-    families = (
-        []
-        if network
-        else [(_EQUAL, 2, 0, _UNIX), (_EQUAL, 1, 0, _NETLINK), (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]
-    )
-    socket_lines = (
-        [] if network else [(_EQUAL, 0, len(families) + 1, socket), (_LOAD, 0, 0, _FIRST_ARGUMENT_AT), *families]
-    )
-    fcntl_lines = [
-        (_EQUAL, 0, 5, fcntl),
-        (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
-        (_EQUAL, 1, 0, _F_SETSIG),
-        (_EQUAL, 0, 1, _F_NOTIFY),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    prlimit_lines = [
-        (_EQUAL, 0, 4, prlimit),
+    arch, socket, calls = _ARCHES[machine]
+    if network:
+        return _filter(arch, calls.values(), [])
+    socket_lines = [
+        (_EQUAL, 0, 4, socket),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
-        (_EQUAL, 1, 0, 0),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
-        (_RETURN, 0, 0, _ALLOW),
+        (_EQUAL, 2, 0, _UNIX),
+        (_EQUAL, 1, 0, _NETLINK),
+        (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
     ]
-    return _filter(arch, calls.values(), fcntl_lines + prlimit_lines + socket_lines)
+    return _filter(arch, calls.values(), socket_lines)
 
 
 def threads_only(machine: str) -> bytes:

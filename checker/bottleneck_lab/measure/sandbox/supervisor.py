@@ -1,6 +1,7 @@
 """Stands between the verifier and a worker. What the worker starts and lets go of falls to it, and ends with the worker, or with the verifier.
 
-Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a subreaper. It imports little: every worker waits for it.
+Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a subreaper. The command leads a process group
+of its own. It imports little: every worker waits for it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Every process of this machine and its parent; the youngest first, for they may be gone in a moment, leaving another behind."""
-    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):  # noqa: PTH208 - no pathlib
+    """Every process of this machine and its parent."""
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - no pathlib
                 yield pid, int(file.read().rpartition(b")")[2].split()[1])
@@ -30,13 +31,15 @@ def _processes() -> Iterator[tuple[int, int]]:
             continue
 
 
-def children() -> Iterator[int]:
-    """This process's children, zombies too."""
-    own = os.getpid()
-    return (pid for pid, parent in _processes() if parent == own)
+def _descendants() -> set[int]:
+    """All processes below this one, zombies too."""
+    parents, found, new = dict(_processes()), set[int](), {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in new} - found:
+        found |= new
+    return found
 
 
-def kill(pid: int) -> None:
+def _kill(pid: int) -> None:
     """Kills a process, unless it is gone."""
     try:  # noqa: SIM105 - no contextlib
         os.kill(pid, _SIGKILL)
@@ -44,35 +47,17 @@ def kill(pid: int) -> None:
         pass
 
 
-def _kill_all() -> set[int]:
-    """Kills everything below this process that it sees; returns what that was. A child at once: what forks and exits is soon another process."""
-    own, parents, found = os.getpid(), {}, set()
-    for pid, parent in _processes():
-        parents[pid] = parent
-        if parent == own:
-            kill(pid)
-            found.add(pid)
-    new = found
-    while new := {pid for pid, parent in parents.items() if parent in new} - found:
-        for pid in new:
-            kill(pid)
-        found |= new
-    return found
-
-
 def end_all() -> None:
     """Kills everything below this process, again and again, until the kernel says that it has no child: orphans become its own."""
-    known: set[int] = set()
     while True:
-        found = _kill_all()
+        for pid in _descendants():
+            _kill(pid)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
-        if found <= known:  # nobody new: those that are there take their time to die
-            time.sleep(0.001)
-        known |= found
+        time.sleep(0.001)
 
 
 def _leave(group: str) -> None:
@@ -104,7 +89,7 @@ def main() -> None:
     """Starts the command, waits for its end or the verifier's, and ends when everything that came of it is gone."""
     lifeline, group, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
-    worker = os.posix_spawn(command[0], command, os.environ, setsigdef=_IGNORED)
+    worker = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)
     if group:
         _leave(group)
     # The worker's ends of its channels: while they are open here, the verifier would not hear that it has closed them.

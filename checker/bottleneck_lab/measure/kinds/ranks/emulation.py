@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.channel.session import LimitWatch
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_fabric
@@ -27,7 +26,9 @@ from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.server import FabricServer
 from bottleneck_lab.measure.kinds.ranks.starvation import Starvation
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import Limits, Paths, Worker, python_module
+from bottleneck_lab.measure.sandbox.limits import Limits
+from bottleneck_lab.measure.sandbox.process import Worker, python_module
+from bottleneck_lab.measure.sandbox.visible import Paths
 
 WARMUP_STEPS = 2
 """Steps before the timed ones: the reducer builds its buckets anew after the first."""
@@ -35,10 +36,7 @@ _SPARE_BYTES = 1 << 20
 RUN_S = 300.0
 """A run takes 20 s on two quiet cores, and several times that beside other programs, which is not the script's fault: what hangs is told by silence."""
 LIMITS = Limits(total_s=4 * RUN_S, memory_bytes=12 << 30, processes=64)
-"""Of one script's worker, which makes two runs; the shipped script's waits until the learner's has made its own.
-
-Pages that forked ranks share are counted for each of them: eight ranks of the solution come to 8.3 GiB so, and use 4.6.
-"""
+"""Of one script's worker, which makes two runs; the shipped script's waits until the learner's has made its own. Eight ranks of the solution hold 4.6 GiB."""
 SILENCE_S = 25.0
 """Longest time in which no rank says anything, once the first has."""
 
@@ -231,7 +229,7 @@ class Crew:
         with contextlib.suppress(BrokenPipeError):  # the worker is dead, which its ranks' sockets tell as well
             self._shared.go[0].sendall(OK)
         try:
-            server.serve(RUN_S, SILENCE_S, lambda step: progress(step / secret.steps), LimitWatch(self._worker).excess)
+            server.serve(RUN_S, SILENCE_S, lambda step: progress(step / secret.steps), self._worker.watch.now_and_then)
         except Violation as violation:
             told = with_last_words(violation, self._worker.log_tail())
             if violation.reason == "timed out" and starvation.found():

@@ -27,7 +27,9 @@ from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_costs
 from bottleneck_lab.measure.kinds.ranks.figures import TOLERANCE
 from bottleneck_lab.measure.sandbox.children import OnLine
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.sandbox.process import Limits, Paths, Worker, python_module
+from bottleneck_lab.measure.sandbox.limits import Limits
+from bottleneck_lab.measure.sandbox.process import Worker, python_module
+from bottleneck_lab.measure.sandbox.visible import Paths
 from bottleneck_lab.measure.settings import Settings
 
 LIMITS = Limits(total_s=900.0, memory_bytes=64 << 30, processes=512)
@@ -286,7 +288,7 @@ def _look_after(worker: Worker, end: float) -> None:
     """Raises LearnerFault when the job has ended, holds more than it may, or its time is up."""
     if worker.process.poll() is not None:
         raise LearnerFault("crashed", f"The job ended before the last step. {_last_words(worker)}")
-    if excess := worker.excess():
+    if excess := worker.watch.excess():
         raise LearnerFault(excess.reason, f"The job {excess.words}.")
     if time.monotonic() > end:
         raise LearnerFault("timed out", "The job did not come to its end in time.")

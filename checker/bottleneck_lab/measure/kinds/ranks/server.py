@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.session import WATCH_S
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, Fabric
@@ -32,7 +31,7 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
 )
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
-from bottleneck_lab.measure.sandbox.process import Excess
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Excess
 
 _CHUNK = 1 << 18
 MAX_EVENTS = 100_000

@@ -45,7 +45,7 @@ from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, kernels
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
-from bottleneck_lab.measure.sandbox.process import Limits
+from bottleneck_lab.measure.sandbox.limits import Limits
 
 MAX_OVERHEAD_SHARE = 0.02
 """Largest share of a timed call that the protocol itself may take (VERDICT.md)."""

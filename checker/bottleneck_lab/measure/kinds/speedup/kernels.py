@@ -20,13 +20,14 @@ from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.criteria import grade_value
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.measure.channel.session import WATCH_S, LimitWatch
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, readable
 from bottleneck_lab.measure.kinds.speedup.triton_rules import forbidden
-from bottleneck_lab.measure.sandbox.process import Limits, Paths, Worker, printable, sandboxed
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
+from bottleneck_lab.measure.sandbox.process import Worker, printable
+from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed
 from bottleneck_lab.measure.submission import collect
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
@@ -86,9 +87,8 @@ def _under_sanitizer(
     paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
     command = [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program]
     worker = Worker(command, paths, LIMITS, pass_fds=[], cores=None, threads=2, gpu=True, janitor=context.janitor)
-    watch = LimitWatch(worker)
     try:
-        while worker.process.poll() is None and not watch.excess():
+        while worker.process.poll() is None and not worker.watch.now_and_then():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(WATCH_S)
         return worker.log_tail(), worker.process.poll()

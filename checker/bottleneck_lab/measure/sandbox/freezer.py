@@ -1,0 +1,85 @@
+"""Stopping a worker while another is measured: a control group does it at once; where there is none, signals to its process group do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+FREEZE_S = 20.0
+"""Longest wait for a worker to come to rest. A system call runs on in a stopped process until it returns; on a busy machine, stopping needs a core first."""
+_AT_REST = set("TtZXD")
+"""Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
+
+
+class Freezer(Protocol):
+    """What can stop a worker, let it go on, and end it."""
+
+    def freeze(self) -> bool:
+        """Stops it; False where it has not come to rest in `FREEZE_S`."""
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+
+    def kill(self) -> None:
+        """Ends what it can reach of it."""
+
+
+class Signals:
+    """The process group that a supervisor has given to its worker, stopped by SIGSTOP. Who leaves the group is not stopped, but ended by the supervisor."""
+
+    def __init__(self, supervisor: psutil.Process) -> None:
+        self._supervisor = supervisor
+        self._group: int | None = None
+
+    def freeze(self) -> bool:
+        """Stops the group and waits until its threads are at rest."""
+        self._send(signal.SIGSTOP)
+        end = time.monotonic() + FREEZE_S
+        while not self._at_rest():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def thaw(self) -> None:
+        """Continues the group."""
+        self._send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kills the group."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._group is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._group = next((child.pid for child in self._supervisor.children()), None)
+        if self._group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, number)
+
+    def _at_rest(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            members = [child for child in self._supervisor.children(recursive=True) if self._is_member(child.pid)]
+            return {status.rpartition(")")[2].split()[0] for status in of_threads(members, "stat")} <= _AT_REST
+        return True
+
+    def _is_member(self, pid: int) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            return os.getpgid(pid) == self._group
+        return False
+
+
+def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[str]:
+    """What the kernel says in a file of /proc of each living thread of these processes."""
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                with contextlib.suppress(OSError):  # so has this
+                    yield (thread / file).read_text(errors="replace")

@@ -1,0 +1,212 @@
+"""What a worker may use, and an object that watches whether it keeps to it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from bottleneck_lab.catalog import FailReason
+from bottleneck_lab.measure.sandbox.children import lower_limit
+
+WATCH_S = 0.5
+"""Between two looks at a worker's limits."""
+MAX_FILES, MAX_DEPTH = 20_000, 100
+"""What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
+MAX_SIGNALS = 1024
+"""Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue, too."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may use. Exceeding one is the worker's fault and ends it."""
+
+    start_s: float = 120.0
+    call_s: float = 60.0
+    total_s: float = 600.0
+    cpu_s: int = 1200
+    memory_bytes: int = 6 << 30
+    processes: int = 512
+    open_files: int = 4096
+    file_bytes: int = 2 << 30
+    scratch_bytes: int = 4 << 30
+
+
+class Excess(NamedTuple):
+    """The reason of a FAIL for a limit that was exceeded, and which, as words for the verdict."""
+
+    reason: FailReason
+    words: str
+
+
+class Watch:
+    """Looks whether a worker keeps to its limits. `tree` lists its processes; `memory_bytes`, where a control group knows, what they hold."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        scratch: Path,
+        tree: Callable[[], list[psutil.Process]],
+        memory_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._scratch = scratch
+        self._tree = tree
+        self._memory_bytes = memory_bytes
+        self._began = self._looked = time.monotonic()
+        self._paused_s, self._paused_at = 0.0, 0.0
+
+    def pause(self) -> None:
+        """The worker is frozen: until `resume` its time is not its own."""
+        self._paused_at = self._paused_at or time.monotonic()
+
+    def resume(self) -> None:
+        """The worker goes on."""
+        self._paused_s += time.monotonic() - self._paused_at if self._paused_at else 0.0
+        self._paused_at = 0.0
+
+    def now_and_then(self) -> Excess | None:
+        """The limit that is exceeded; None where none is, or where the last look was a moment ago."""
+        return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
+
+    def excess(self) -> Excess | None:
+        """The limit that is exceeded now, or None."""
+        self._looked = time.monotonic()
+        if self._looked - self._began - self._paused_s > self._limits.total_s:
+            return Excess("timed out", f"ran longer than {self._limits.total_s:.0f} s in all")
+        words = self._too_many() or self._too_much_memory() or self._too_much_on_disk()
+        return Excess("crashed", words) if words else None
+
+    def _too_many(self) -> str | None:
+        tree, threads = self._tree(), 0
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                threads += process.num_threads()
+        many = len(tree) > self._limits.processes or threads > 8 * self._limits.processes
+        return f"started more than {self._limits.processes} processes" if many else None
+
+    def _too_much_memory(self) -> str | None:
+        most = self._limits.memory_bytes
+        held = self._memory_bytes() if self._memory_bytes else _memory_bytes(self._pids(), most)
+        return f"used more than {most / (1 << 30):.3g} GiB of memory" if held > most else None
+
+    def _too_much_on_disk(self) -> str | None:
+        nameless = nameless_bytes(self._pids(), in_memory=False)
+        litter = too_much_below(self._scratch, self._limits.scratch_bytes, nameless)
+        return f"wrote {litter}" if litter else None
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._tree()]
+
+
+def set_limits(limits: Limits) -> None:
+    """Sets what the kernel watches, for this process and all that come of it."""
+    for what, value in (
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_DATA, 2 * limits.memory_bytes),  # counts reserved memory too; what is really used is watched
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
+    ):
+        lower_limit(what, value)
+
+
+def _memory_bytes(pids: list[int], most: int) -> int:
+    """Bytes that processes hold in memory; a page that several share counts once. What travels between processes in a message is not seen.
+
+    A page may be mapped and its file be open too (memfd), so the larger of both counts. Exact figures cost the kernel a walk through all pages: as long
+    as the sums that count shared pages for each process are below `most`, those are returned.
+    """
+    nameless = nameless_bytes(pids, in_memory=True)
+    own, shared = _summed(pids, "status", ("RssAnon", "HugetlbPages"), ("RssShmem",))
+    if own + max(shared, nameless) > most:
+        fields = ("Pss_Anon", "Shared_Hugetlb", "Private_Hugetlb"), ("Pss_Shmem",)
+        own, shared = _summed(pids, "smaps_rollup", *fields)
+    return own + max(shared, nameless)
+
+
+def _summed(pids: list[int], file: str, own: tuple[str, ...], shared: tuple[str, ...]) -> tuple[int, int]:
+    """Bytes in these fields of a file of /proc, over the processes; of those that hide the file, what `status` says."""
+    total = [0, 0]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            try:
+                text, wanted = Path(f"/proc/{pid}/{file}").read_text(errors="replace"), (own, shared)
+            except PermissionError:  # PR_SET_DUMPABLE
+                text, wanted = Path(f"/proc/{pid}/status").read_text(errors="replace"), (("RssAnon",), ("RssShmem",))
+            for at, fields in enumerate(wanted):
+                total[at] += sum(_field_bytes(text, name) for name in fields)
+    return total[0], total[1]
+
+
+def _field_bytes(text: str, name: str) -> int:
+    """A figure of a file of /proc that counts in kB; 0 where it is missing, as in a zombie's."""
+    line = next((line for line in text.splitlines() if line.startswith(f"{name}:")), "")
+    return int(line.split()[-2]) * 1024 if line.endswith("kB") else 0
+
+
+def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
+    """Bytes of the files without a name that processes have open: memfds (`in_memory`), or those on a disk, made without a name or removed since."""
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    files |= _nameless(link, in_memory=in_memory)
+    return sum(files.values())
+
+
+def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
+    """Bytes of what an open descriptor leads to, by device and inode; nothing where that is no such file."""
+    target = str(link.readlink())
+    if not target.startswith("/") or target.startswith("/memfd:") is not in_memory:
+        return {}
+    status = link.stat()
+    nameless = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+    return {(status.st_dev, status.st_ino): status.st_blocks * 512} if nameless else {}
+
+
+def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
+    """What of a folder's contents, and `besides` bytes elsewhere, is too much, as words, or None. Looks no further than it takes to know."""
+    total, count = besides, 0
+    folders = [(str(root), 0)]
+    while folders and total <= most_bytes:
+        folder, depth = folders.pop()
+        if depth > MAX_DEPTH:
+            return f"folders nested more than {MAX_DEPTH} deep"
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > MAX_FILES:
+                        return f"more than {MAX_FILES:,} files"
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((entry.path, depth + 1))
+                    else:
+                        total += _taken_bytes(entry)
+        except PermissionError:
+            return "folders that nobody may look into"
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return "paths longer than any can be opened by"
+            continue  # it has gone meanwhile
+    return f"more than {most_bytes / (1 << 30):.3g} GiB" if total > most_bytes else None
+
+
+def _taken_bytes(entry: os.DirEntry[str]) -> int:
+    """What a file takes: its length, or its blocks where it was promised more. Nothing when it has gone meanwhile."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    return max(status.st_size, status.st_blocks * 512)

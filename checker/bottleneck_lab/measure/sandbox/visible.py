@@ -1,0 +1,125 @@
+"""What a worker sees of the machine: files, devices, environment; and the command line that has bubblewrap show it no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from bottleneck_lab.measure.sandbox.bubblewrap import SYSTEM, bubblewrap, namespaces
+from bottleneck_lab.programs import find_program
+
+_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Which of the machine's GPUs is meant."""
+
+
+@dataclass
+class Paths:
+    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read. `hidden` ones are empty to it."""
+
+    scratch: Path
+    readable: list[Path] = field(default_factory=list)
+    hidden: list[Path] = field(default_factory=list)
+
+
+@cache
+def python_folders() -> list[str]:
+    """What an isolated Python needs: itself, and every folder it imports from, also those that a .pth file names."""
+    told = subprocess.run(
+        [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    imported_from = Path(__file__).resolve().parents[3]  # site-packages, or the `checker` of a checkout
+    executable = Path(sys.executable).resolve().parent.parent
+    return sorted({sys.prefix, sys.base_prefix, str(executable), str(imported_from), *told.stdout.splitlines()})
+
+
+def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
+    command = namespaces()[:]  # first /proc and /dev: what follows may lie below them
+    for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
+        command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
+    weights = torch_home()
+    readable = [*paths.readable, weights, *([*_driver_libraries(), _cuda_toolkit()] if gpu else [])]
+    for folder in [*SYSTEM, *python_folders(), *map(str, filter(None, readable))]:
+        command += ["--ro-bind-try", folder, folder]
+    # An installed package holds the labs with their solutions: nothing that runs here needs them.
+    for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]):
+        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]  # else it is memory that nobody is charged for
+    command += ["--bind", str(paths.scratch), str(paths.scratch)]
+    if gpu:
+        for device in Path("/dev").glob("nvidia*"):
+            command += ["--dev-bind-try", str(device), str(device)]
+    # The root itself lies in memory that nobody is charged for: nothing is to be written beside what is mounted.
+    return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
+
+
+def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool) -> list[str]:
+    """A command line with bubblewrap around it, where there is one."""
+    return [*_sandbox(paths, memory_bytes, gpu), *command] if bubblewrap() else command
+
+
+def shown(path: Path, readable: list[Path]) -> bool:
+    """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is shown to it."""
+    folders = [
+        *SYSTEM,
+        *python_folders(),
+        *map(str, readable),
+        *([str(weights)] if (weights := torch_home()) else []),
+    ]
+    return bubblewrap() is None or any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+def torch_home() -> Path | None:
+    """Where torch keeps downloaded weights, if there are any: reference and learner both may read them, or neither."""
+    folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
+    return folder if (folder / "hub" / "checkpoints").is_dir() else None
+
+
+def _driver_libraries() -> list[Path]:
+    """The folders of LD_LIBRARY_PATH: a container's driver may be found by it alone."""
+    folders = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    return [folder.resolve() for folder in folders if folder.is_absolute()]
+
+
+def _cuda_toolkit() -> Path | None:
+    """The folder of the CUDA compiler that this machine has, if it has one."""
+    compiler = find_program("nvcc")
+    return compiler.resolve().parents[1] if compiler else None
+
+
+def _gpu_environment() -> dict[str, str]:
+    """What a worker on a GPU has of the verifier's environment: the same GPU, driver and compiler."""
+    found = {name: os.environ[name] for name in _GPU_CHOICE if name in os.environ}
+    if libraries := _driver_libraries():
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+    if toolkit := _cuda_toolkit():
+        found["CUDA_HOME"] = str(toolkit)
+    return found
+
+
+def worker_environment(paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False) -> dict[str, str]:
+    """Everything that a worker sees of the environment: nothing of the verifier's own, save for which GPU is meant and what belongs to it."""
+    # A thread that waits for work by spinning would go on into the next call, which may be of another case.
+    binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"} if bound else {}
+    # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.
+    temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(paths.scratch),
+        "TMPDIR": str(temporary),
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+        **binding,
+        "LAB_CACHE": str(paths.scratch / "cache"),
+        **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
+        **(_gpu_environment() if gpu else {}),
+    }
