@@ -50,7 +50,7 @@ def test_without_a_gpu_nothing_is_run_and_nothing_changes(gpu, tmp_path, monkeyp
 
 
 FOLDERS = (
-    "import only_here; from bottleneck_lab.measure.sandbox import bwrap; print(*visible.python_folders(), sep='\\n')"
+    "import only_here; from bottleneck_lab.measure.sandbox import visible; print(*visible.python_folders(), sep='\\n')"
 )
 
 

@@ -33,6 +33,7 @@ from bottleneck_lab.measure.kinds.feed import device_process, session
 from bottleneck_lab.measure.kinds.feed.device_process import start_device
 from bottleneck_lab.measure.sandbox import janitor
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
+from bottleneck_lab.measure.settings import Settings
 from bottleneck_lab.measure.verifier import check_lab
 
 from ...processes import groups_left, lives
@@ -341,6 +342,11 @@ def test_a_disk_that_was_full_is_not(small_disk):
     assert [path.name for path in small_disk.temporary.iterdir()] == ["fill"]
 
 
+def kind_that(measures):
+    """A kind of lab without settings, whose measurement does this."""
+    return Mock(settings=lambda _lab, _device: Settings(), measure=measures)
+
+
 @pytest.mark.parametrize(("room_mib", "theirs_mib"), [(1000, 600), (1000, 10), (100, 80)])
 def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_filled_it(
     bench, monkeypatch, room_mib, theirs_mib
@@ -351,7 +357,7 @@ def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_
         raise OSError(errno.ENOSPC, "No space left on device")
 
     place = bench("running-mean")
-    monkeypatch.setattr(verifier, "_kind", lambda _lab: written_on)
+    monkeypatch.setattr(verifier, "kind_of", lambda _lab: kind_that(written_on))
     monkeypatch.setattr(verifier.shutil, "disk_usage", lambda _path: Mock(free=room_mib << 20))
     verdict = place.check()
     if (room_mib, theirs_mib) == (1000, 600):
@@ -363,7 +369,7 @@ def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_
 
 def test_figures_that_are_no_numbers_leave_a_verdict_that_can_be_signed(bench, monkeypatch):
     found = Measured([], details={"difference": float("nan"), "curve": [{"ms": float("inf")}, 1.5]})
-    monkeypatch.setattr(verifier, "_kind", lambda _lab: lambda _context: found)
+    monkeypatch.setattr(verifier, "kind_of", lambda _lab: kind_that(lambda _context: found))
     verdict = bench("running-mean").check()
     assert verdict.measurement == {"difference": None, "curve": [{"ms": None}, 1.5]}
     assert b'"difference":null' in canonical_bytes(verdict)
