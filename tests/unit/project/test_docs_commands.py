@@ -95,8 +95,12 @@ BLOCKS = _blocks()
 @pytest.fixture
 def reader(tmp_path):
     """A folder as the pages assume it: a trace, a later one, a program, and `lab` on PATH."""
-    shutil.copy(CAPTURES / "synthetic-input.json.gz", tmp_path / "trace.json.gz")
-    shutil.copy(CAPTURES / "synthetic-healthy.json.gz", tmp_path / "after.json.gz")
+    for name, cause in (("trace", "input"), ("before", "input"), ("after", "healthy")):
+        shutil.copy(CAPTURES / f"synthetic-{cause}.json.gz", tmp_path / f"{name}.json.gz")
+    for side in ("before", "after"):  # folders of repeated captures
+        (tmp_path / side).mkdir()
+        for number in (1, 2):
+            shutil.copy(tmp_path / f"{side}.json.gz", tmp_path / side / f"{number}.json.gz")
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "mypackage").mkdir()
     (tmp_path / "mypackage" / "train.py").write_text(TRAINING)
