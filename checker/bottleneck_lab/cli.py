@@ -48,6 +48,14 @@ SECTIONS = {
         "history": "List your checks of this lab, with predicted beside measured.",
         "verify": "Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not.",
     },
+    "In a cohort": {
+        "join": "Join a cohort. No account is needed: a name or pseudonym will do.",
+        "submit": "Hand in your work to the cohort that you joined.",
+        "status": "Show where you stand in the cohort: submissions, what is left, announcements.",
+    },
+    "For instructors": {
+        "cohort": "Run a cohort: a room of learners, and the runner that measures what they hand in.",
+    },
     "For authors": {
         "dev": "Write labs: begin one, and prove that it works.",
     },
@@ -59,6 +67,8 @@ _ANYWHERE = ("list", "doctor", "report", "compare", "verify")
 
 _MODULES = {"list": "list_labs"}
 """Of commands whose module has another name, as `list` is Python's."""
+_GROUPS = ("cohort", "dev")
+"""Commands with commands of their own, named in their module's COMMANDS."""
 
 _PLAIN: dict[str, Any] = {
     "rich_markup_mode": None,
@@ -91,8 +101,8 @@ class _Command(_QuickFlags, TyperCommand):
     """A command whose module has been imported."""
 
 
-class _Authors(_QuickFlags, TyperGroup):
-    """`lab dev`, whose module has been imported."""
+class _Group(_QuickFlags, TyperGroup):
+    """A command with commands of its own, whose module has been imported."""
 
 
 class _Deferred(TyperCommand):
@@ -124,8 +134,8 @@ def _loaded(name: str) -> Any:
     if sys.platform == "win32" and name not in _ANYWHERE:
         require_linux(f"`lab {name}`")
     module = module_of(name)
-    if name == "dev":
-        return _authors(module)
+    if name in _GROUPS:
+        return _group(module)
     return _single(name, module.command, module.EXAMPLE)
 
 
@@ -135,12 +145,11 @@ def _single(name: str, function: Callable[..., Any], example: str) -> Any:
     return typer.main.get_command(app)
 
 
-def _authors(dev: ModuleType) -> Any:
-    app = typer.Typer(
-        cls=_Authors, help=SECTIONS["For authors"]["dev"], no_args_is_help=True, add_completion=False, **_PLAIN
-    )
-    for name, example in (("check", dev.CHECK_EXAMPLE), ("new", dev.NEW_EXAMPLE), ("key", dev.KEY_EXAMPLE)):
-        app.command(name, cls=_Command, epilog=f"Example: {example}")(getattr(dev, name))
+def _group(module: ModuleType) -> Any:
+    summary = (module.__doc__ or "").split("\n\n")[0]
+    app = typer.Typer(cls=_Group, help=summary, no_args_is_help=True, add_completion=False, **_PLAIN)
+    for name, (function, example) in module.COMMANDS.items():
+        app.command(name, cls=_Command, epilog=f"Example: {example}")(function)
     return typer.main.get_command(app)
 
 

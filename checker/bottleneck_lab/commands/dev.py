@@ -29,10 +29,6 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
 
-CHECK_EXAMPLE = "lab dev check dataloader --static"
-KEY_EXAMPLE = "lab dev key runner.pem"
-NEW_EXAMPLE = "lab dev new my-lab --into ."
-
 Part = Literal["starter", "solution", "variants", "mutants"]
 """What of a lab is measured."""
 
@@ -200,3 +196,11 @@ def key(
     public = generate_key(file)
     say(f"private  {file}   (keep it on the runner, readable by nobody else)")
     say(f"public   {public}   (publish it)")
+
+
+COMMANDS = {
+    "check": (check, "lab dev check dataloader --static"),
+    "new": (new, "lab dev new my-lab --into ."),
+    "key": (key, "lab dev key runner.pem"),
+}
+"""Every command of the group, with its example."""

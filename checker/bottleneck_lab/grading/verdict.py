@@ -77,6 +77,15 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: Literal["", "hints", "revealed", "solution"] = ""
 
 
+class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose work a cohort's runner measured, and the nonce that only this measurement had: a signed verdict is nobody else's and of no other attempt."""
+
+    cohort: str
+    learner: str
+    submission: str
+    nonce: str
+
+
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole answer of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
 
@@ -98,6 +107,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prediction: Prediction | None = None
     diagnosis: Standing | None = None
     measurement: dict[str, Any] = {}
+    binding: Binding | None = None
     schema: int = SCHEMA
     signature: str | None = None
 

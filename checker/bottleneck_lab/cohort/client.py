@@ -1,0 +1,167 @@
+"""The learner's client: plain HTTP of the standard library, patient with a server that is gone for a while."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bottleneck_lab.cohort.protocol import Accepted, Join, Joined, Me, Refusal, Standing, Submission
+from bottleneck_lab.errors import LabError, MachineError, UsageError
+
+Answer = TypeVar("Answer", Accepted, Joined, Me, Standing)
+MAX_ANSWER_BYTES = 20 << 20
+TIMEOUT_S = 40.0
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Between tries; the last is repeated."""
+PATIENCE_S = 120.0
+
+Told = Callable[[str], None]
+"""Called with a sentence while the server does not answer."""
+
+
+class _Unanswered(Exception):  # noqa: N818 - what happened, not an error yet
+    """The server did not answer, or asked to be asked again."""
+
+    def __init__(self, why: str, wait_s: float | None = None) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+
+
+class RefusedByServerError(UsageError):
+    """The server's own refusal, with its code."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(_one_line(refusal.message), _one_line(refusal.remedy))
+        self.code = refusal.code
+
+
+class Client:
+    """A connection to one cohort's server. `token` is the learner's, once there is one."""
+
+    def __init__(
+        self, url: str, token: str | None = None, told: Told = lambda _why: None, patience_s: float = PATIENCE_S
+    ) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"'{url}' is not a server's address.", "It looks like http://192.168.1.20:8321.")
+        self._parts, self._token, self._told, self._patience_s = parts, token, told, patience_s
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a path."""
+        return f"{self._parts.scheme}://{self._parts.netloc}"
+
+    def join(self, asked: Join) -> Joined:
+        """Join. Not repeated once it may have arrived: that would make two learners. Raises UsageError for a refusal."""
+        try:
+            return self._once("POST", "/api/join", Joined, msgspec.json.encode(asked))
+        except _Unanswered as error:
+            raise self._gone(error) from error
+
+    def submit(self, submission: Submission) -> Accepted:
+        """Hand in. Repeated until the server has answered: the submission's key makes that harmless. Raises UsageError, MachineError."""
+        return self._patiently("POST", "/api/submissions", Accepted, msgspec.json.encode(submission))
+
+    def me(self) -> Me:
+        """Where one stands."""
+        return self._patiently("GET", "/api/me", Me)
+
+    def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
+        """One submission; with `after`, not before its version is later, or `wait_s` seconds have gone by."""
+        return self._patiently("GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing)
+
+    def login_path(self) -> str:
+        """The path of a link that opens the learner's own page, once."""
+        return str(json.loads(self._patient_bytes("POST", "/api/login-link"))["path"])
+
+    def _patiently(self, method: str, path: str, type_: type[Answer], body: bytes | None = None) -> Answer:
+        return self._decoded(self._patient_bytes(method, path, body), type_)
+
+    def _patient_bytes(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        end, tries = time.monotonic() + self._patience_s, 0
+        while True:
+            try:
+                return self._ask(method, path, body)
+            except _Unanswered as error:
+                pause_s = error.wait_s or PAUSES_S[min(tries, len(PAUSES_S) - 1)]
+                tries += 1
+                if time.monotonic() + pause_s > end:
+                    raise self._gone(error) from error
+                self._told(f"{error}; trying again in {pause_s:.0f} s.")
+                time.sleep(pause_s)
+
+    def _once(self, method: str, path: str, type_: type[Answer], body: bytes) -> Answer:
+        return self._decoded(self._ask(method, path, body), type_)
+
+    def _decoded(self, data: bytes, type_: type[Answer]) -> Answer:
+        try:
+            return msgspec.json.decode(data, type=type_)
+        except msgspec.DecodeError as error:
+            raise MachineError(
+                f"{self.url} does not answer as a cohort's server of this version: {error}.",
+                "Check the address, and install the version that the instructor named.",
+            ) from error
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """One request. Raises _Unanswered for whatever may be better next time, RefusedByServerError for a refusal."""
+        connection = self._connection()
+        headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
+        }
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            data = answer.read(MAX_ANSWER_BYTES + 1)
+        except ssl.SSLCertVerificationError as error:
+            raise MachineError(
+                f"The certificate of {self.url} is not trusted: {error.verify_message}.",
+                "Ask your instructor how it is meant.",
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _Unanswered(f"{self.url} does not answer ({str(error) or type(error).__name__})") from error
+        finally:
+            connection.close()
+        if answer.status < 300:
+            return data
+        raise _refusal(answer.status, data)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = str(self._parts.hostname), self._parts.port
+        if self._parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+
+    def _gone(self, error: _Unanswered) -> LabError:
+        return MachineError(
+            f"{error}.", "Your files are untouched. Check the address and the network, then run the same command again."
+        )
+
+
+def _refusal(status: int, data: bytes) -> Exception:
+    """What an answer that is none means: try again (busy, too fast), or a refusal."""
+    try:
+        refusal = msgspec.json.decode(data, type=Refusal)
+    except msgspec.DecodeError:
+        return _Unanswered(f"the server answers with status {status}") if status >= 500 else _strange(status)
+    if refusal.code in ("busy", "too-fast"):
+        return _Unanswered(_one_line(refusal.message).rstrip("."), min(60.0, max(0.5, refusal.retry_after_s or 2.0)))
+    return RefusedByServerError(refusal)
+
+
+def _strange(status: int) -> LabError:
+    return MachineError(
+        f"That server is none of a cohort: it answers with status {status}.", "Check the address: `lab join URL CODE`."
+    )
+
+
+def _one_line(text: str) -> str:
+    """Text from a server: it cannot drive the terminal."""
+    return "".join(char for char in text if char.isprintable())[:400]

@@ -1,0 +1,218 @@
+"""What an executor starts for one lease: the trusted program that measures a submission and leaves the result in the job's folder.
+
+It holds no key and no way to the database. The code under test is in `check_lab`'s sandbox, which shows neither this folder nor the nonce in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab, find_lab
+from bottleneck_lab.errors import LabError, MachineError
+from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing, Verdict
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.atomic import write_bytes
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.home import home
+
+JOB, RESULT, FILES = "job.json", "result.json", "files"
+UNSANDBOXED = "Measured without a sandbox: the instructor allowed it, and the code could have interfered."
+FROM_CAPTURE = (
+    "The diagnosis was compared with figures of the learner's own capture, as the learner's machine told them."
+)
+MAX_RESULT_BYTES = 8 << 20
+
+Check = Callable[..., Verdict]
+"""`check_lab`, or a test's own in its place."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What is to be measured."""
+
+    nonce: str
+    lab: str
+    lab_hash: str
+    device: Device
+    sandbox_required: bool = True
+    quiet_s: float = 0.0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came out: a verdict that nobody has signed yet, or why there is none."""
+
+    nonce: str
+    checker: str
+    verdict: Verdict | None = None
+    problem: str | None = None
+
+
+def write_job(folder: Path, job: Job, files: dict[str, bytes]) -> None:
+    """Lay out a job's folder: readable by the runner's user alone."""
+    folder.mkdir(mode=0o700, parents=True)
+    for name, data in files.items():
+        path = folder / FILES / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    write_bytes(folder / JOB, msgspec.json.encode(job))
+
+
+def read_result(folder: Path) -> Result | None:
+    """What a job left; None while there is nothing. Raises MachineError for what is not a result."""
+    path = folder / RESULT
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_RESULT_BYTES + 1)
+        return msgspec.json.decode(data, type=Result)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise MachineError(f"The job's result cannot be read: {error}.", "It is measured again.") from error
+
+
+def run_job(folder: Path, check: Check | None = None) -> None:
+    """Measure what `folder` describes, and leave `result.json` there, whole or not at all."""
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+    checker = f"bottleneck-lab {version('bottleneck-lab')}"
+    try:
+        result = Result(job.nonce, checker, verdict=_measure(job, folder / FILES, check))
+    except LabError as error:
+        result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
+    except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
+        traceback.print_exc()
+        result = Result(job.nonce, checker, problem=f"The checker failed: {type(error).__name__}: {error}")
+    write_bytes(folder / RESULT, msgspec.json.encode(result))
+
+
+def _measure(job: Job, files: Path, check: Check | None) -> Verdict:
+    lab = find_lab(job.lab)
+    if lab.content_hash() != job.lab_hash:
+        raise MachineError(f"The runner has another edition of '{job.lab}'.", "Install the server's version there.")
+    notes = [] if _sandboxed(job) else [UNSANDBOXED]
+    wait_until_quiet(job.quiet_s)
+    results, prediction, left_out = _diagnosis(lab, files, job.device)
+    verdict = (check or check_lab)(
+        lab,
+        files,
+        job.device,
+        data=data_folder(lab),
+        home=home(),
+        diagnosis=results,
+        prediction=prediction.predicted if prediction else None,
+        sandbox_required=job.sandbox_required,
+    )
+    copied = lab.code_hash(files) == lab.code_hash(lab.solution)
+    return msgspec.structs.replace(
+        verdict,
+        notes=[*verdict.notes, *notes, *([FROM_CAPTURE] if left_out else [])],
+        diagnosis=Standing(None, copied=True) if copied else None,
+    )
+
+
+def _sandboxed(job: Job) -> bool:
+
+    if bubblewrap() is not None:
+        return True
+    if job.sandbox_required:
+        raise MachineError(
+            "There is no working bubblewrap on this runner.",
+            "Install it, or start the runner with --allow-unsandboxed.",
+        )
+    return False
+
+
+def _diagnosis(lab: Lab, files: Path, device: Device) -> tuple[list[CriterionResult], Prediction | None, bool]:
+    """Graded answers, the prediction, and whether any question was left out. Broken TOML answers nothing.
+
+    What is read off the learner's own capture is left out: a runner that signs cannot vouch for a file of the learner's machine.
+    """
+    try:
+        answers: dict[str, Any] = load_answers(files)
+    except LabError:
+        answers = {}
+    questions = [question for question in lab.spec.questions if not needs_capture([question])]
+    results, prediction = grade_diagnosis(questions, answers, load_answers(lab.solution), None)
+    kept = for_check(lab.spec.devices[device].criteria, results)
+    return kept, prediction, len(questions) < len(lab.spec.questions)
+
+
+def wait_until_quiet(
+    limit_s: float, busy: Callable[[], str | None] | None = None, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Wait until the machine is idle and its GPU cool, at most so long; whether it came to that. What is measured then says itself if it is not."""
+    busy, end = busy or _busy, time.monotonic() + limit_s
+    while limit_s > 0 and busy() is not None:
+        if time.monotonic() >= end:
+            return False
+        sleep(min(1.0, limit_s))
+    return True
+
+
+MOST_PRESSURE = 20.0
+"""Per cent of the last ten seconds in which something waited for a core."""
+MOST_CELSIUS = 75
+
+
+def _busy() -> str | None:
+    """What keeps this machine from measuring well; None when nothing does."""
+    try:
+        pressure = float(Path("/proc/pressure/cpu").read_text().split("avg10=")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        pressure = 0.0
+    if pressure > MOST_PRESSURE:
+        return f"programs waited for a core {pressure:.0f}% of the last ten seconds"
+    hottest = max(_gpu_temperatures(), default=0)
+    return f"a GPU has {hottest} °C" if hottest > MOST_CELSIUS else None
+
+
+def _gpu_temperatures() -> list[int]:
+    try:
+        import pynvml  # noqa: PLC0415 - an extra that most machines do not have
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU) for handle in handles]
+    except pynvml.NVMLError:
+        return []
+
+
+def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent: int) -> None:
+    """Be sent SIGTERM when the process that started this one ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended already
+        raise SystemExit(0)
+
+
+def main(check: Check | None = None) -> None:
+    """`python -m bottleneck_lab.cohort.job FOLDER [PARENT]`: with PARENT, a process number, it ends when that process does."""
+    signal.signal(signal.SIGTERM, _stop)
+    if len(sys.argv) > 2:
+        end_with(int(sys.argv[2]))
+    run_job(Path(sys.argv[1]), check)
+
+
+if __name__ == "__main__":
+    main()

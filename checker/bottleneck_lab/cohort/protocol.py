@@ -1,0 +1,136 @@
+"""What learner and server say to each other: JSON of these types, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.catalog import Device
+
+MAX_FILE_BYTES = 256 << 10
+"""Of one submitted file; source code stays far below."""
+MAX_BODY_BYTES = 1 << 20
+"""Of one whole request. The server reads no further."""
+MAX_NAME = 80
+"""Characters of a learner's name."""
+
+State = Literal["queued", "running", "done", "failed"]
+"""Of a submission; `failed` when the machine failed too often, which is never the learner's fault."""
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every message: what is not declared is refused."""
+
+
+class Join(_Message, frozen=True):
+    """A learner asks to be let in. `student_id` is needed only where the cohort has a roster."""
+
+    code: str
+    name: str
+    student_id: str | None = None
+
+
+class Joined(_Message, frozen=True):
+    """The learner is in. `token` is their only credential; `public_key` (PEM) checks every receipt and verdict of this cohort."""
+
+    cohort: str
+    cohort_name: str
+    learner: str
+    name: str
+    token: str
+    public_key: str
+
+
+class Capture(_Message, frozen=True):
+    """A capture in the learner's workspace: its folder's name, and when it was made."""
+
+    name: str
+    made: str
+
+
+class Submission(_Message, frozen=True):
+    """What a learner hands in. `key` makes a retry of the same request harmless. What is told besides the files explains, and is never believed."""
+
+    key: str
+    lab: str
+    lab_hash: str
+    device: Device
+    files: dict[str, bytes]
+    hints: int = 0
+    checks: int = 0
+    captures: list[Capture] = []
+    figures: dict[str, float] = {}
+    """What the capture of the shipped code showed, as shares and ratios: what a diagnosis is compared with."""
+
+
+class Receipt(_Message, frozen=True):
+    """What the server confirms to have stored, signed with the cohort's key over its canonical JSON."""
+
+    cohort: str
+    learner: str
+    submission: str
+    lab: str
+    content_sha256: str
+    received_at: str
+    key: str
+    signature: str = ""
+
+
+class Accepted(_Message, frozen=True):
+    """The answer to a submission: `ahead` others are measured before it; `left` submissions remain of the budget, None without one."""
+
+    receipt: Receipt
+    ahead: int
+    wait_s: float | None
+    left: int | None
+
+
+class Standing(_Message, frozen=True):
+    """Where one submission is. `version` rises with every change. `verdict` is the signed document, once it is released."""
+
+    submission: str
+    lab: str
+    state: State
+    version: int
+    ahead: int
+    wait_s: float | None
+    received_at: str
+    outcome: str | None = None
+    summary: str | None = None
+    verdict: str | None = None
+    note: str | None = None
+
+
+class LabStanding(_Message, frozen=True):
+    """One lab of the cohort as a learner sees it. Times are ISO 8601 in UTC."""
+
+    slug: str
+    title: str
+    due: str | None
+    left: int | None
+    hints_open: int
+    passed: bool
+    submissions: int
+
+
+class Me(_Message, frozen=True):
+    """A learner's own view of the cohort."""
+
+    cohort: str
+    cohort_name: str
+    learner: str
+    name: str
+    paused: bool
+    announcements: list[str]
+    labs: list[LabStanding]
+    submissions: list[Standing]
+
+
+class Refusal(_Message, frozen=True):
+    """Why a request was refused: a code for programs, a sentence, and what to do about it."""
+
+    code: str
+    message: str
+    remedy: str
+    retry_after_s: float | None = None

@@ -1,0 +1,39 @@
+"""A receipt says that the server has stored a submission. The learner keeps it, and anyone can verify it offline."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+
+from bottleneck_lab.cohort.protocol import Receipt
+from bottleneck_lab.grading.attest import fingerprint
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+CONTEXT = b"bottleneck-lab receipt\n"
+"""Precedes what is signed: a signed receipt can never pass for a signed verdict, nor the other way round."""
+
+
+def _canonical(receipt: Receipt) -> bytes:
+    fields = msgspec.to_builtins(receipt)
+    del fields["signature"]
+    return CONTEXT + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def sign_receipt(receipt: Receipt, key: Ed25519PrivateKey) -> Receipt:
+    """The receipt with its signature."""
+    return msgspec.structs.replace(receipt, signature=key.sign(_canonical(receipt)).hex())
+
+
+def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | None:
+    """Why this is not a receipt that the key's owner signed; None when it is."""
+
+    try:
+        public_key.verify(bytes.fromhex(receipt.signature), _canonical(receipt))
+    except (InvalidSignature, ValueError):
+        return f"It is not as key {fingerprint(public_key)} signed it."
+    return None

@@ -1,0 +1,66 @@
+"""Every refusal of the server, with its HTTP status, in one place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bottleneck_lab.cohort.protocol import Refusal
+from bottleneck_lab.errors import LabError
+
+Code = Literal[
+    "bad-request",
+    "not-joined",
+    "wrong-code",
+    "not-on-roster",
+    "already-joined",
+    "too-large",
+    "too-fast",
+    "too-many-waiting",
+    "budget-spent",
+    "late",
+    "closed",
+    "unknown-lab",
+    "other-lab-version",
+    "wrong-files",
+    "not-found",
+    "forbidden",
+    "busy",
+]
+
+_STATUS: dict[Code, int] = {
+    "bad-request": 400,
+    "not-joined": 401,
+    "wrong-code": 403,
+    "not-on-roster": 403,
+    "already-joined": 409,
+    "too-large": 413,
+    "too-fast": 429,
+    "too-many-waiting": 429,
+    "budget-spent": 403,
+    "late": 403,
+    "closed": 403,
+    "unknown-lab": 404,
+    "other-lab-version": 409,
+    "wrong-files": 422,
+    "not-found": 404,
+    "forbidden": 403,
+    "busy": 503,
+}
+
+
+class RefusedError(LabError):
+    """A request that the server turns down, and why."""
+
+    def __init__(self, code: Code, message: str, remedy: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message, remedy)
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with the code."""
+        return _STATUS[self.code]
+
+    def answer(self) -> Refusal:
+        """The same as it is sent."""
+        return Refusal(self.code, self.message, self.remedy, self.retry_after_s)

@@ -1,0 +1,112 @@
+"""What learners' clients call. JSON both ways; every refusal is a `Refusal`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Join, Joined, Standing, Submission
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.server.guard import OPEN, ByToken, bearer, client, state
+from bottleneck_lab.cohort.view.standing import load_me, load_standing
+
+router = APIRouter(prefix="/api")
+MOST_WAIT_S = 25.0
+
+Asked = TypeVar("Asked", Join, Submission)
+
+
+def answer(message: msgspec.Struct, status: int = 200) -> Response:
+    """A message as JSON."""
+    return Response(msgspec.json.encode(message), status, media_type="application/json")
+
+
+async def _body(request: Request, type_: type[Asked]) -> Asked:
+    """The request's message. Raises RefusedError for one that is too large, before it is all read, or not of that type."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise RefusedError(
+                "too-large", f"A request may have {MAX_BODY_BYTES >> 10} KiB.", "Submit source code only."
+            )
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.DecodeError as error:
+        raise RefusedError(
+            "bad-request",
+            f"This is not a request of this version: {error}.",
+            "Install the version that the instructor named.",
+        ) from error
+
+
+@router.post("/join", dependencies=[Depends(OPEN)])
+async def join(request: Request) -> Response:
+    """Let a learner in."""
+    asked = await _body(request, Join)
+    return answer(await run_in_threadpool(_join, request, asked))
+
+
+def _join(request: Request, asked: Join) -> Joined:
+    shared, now = state(request), state(request).cohort.database.clock()
+    shared.joins.count(client(request))
+    shared.wrong_codes.require(client(request))
+    try:
+        with shared.cohort.database.writing() as connection:
+            person, token = people.join(connection, asked, now)
+    except RefusedError as refused:
+        if refused.code != "already-joined":
+            shared.wrong_codes.count(client(request))
+        raise
+    return Joined(shared.identifier, shared.cohort.config.name, person.handle, person.name, token, shared.public_key)
+
+
+@router.post("/submissions", dependencies=[Depends(bearer)])
+async def submit(request: Request) -> Response:
+    """Take in a submission; answered once it is on the disk."""
+    token = bearer(request)
+    state(request).requests.count(token)
+    asked = await _body(request, Submission)
+    accepted = await asyncio.wrap_future(state(request).intake.offer(token, asked))
+    return answer(accepted, 201)
+
+
+@router.get("/submissions/{handle}")
+async def standing(request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0) -> Response:
+    """One submission; with `after`, not before its version is a later one, or `wait` seconds have gone by."""
+    shared = state(request)
+
+    def look() -> Standing:
+        with shared.cohort.database.reading() as connection:
+            return load_standing(connection, shared.judge, person, handle, shared.cohort.database.clock())
+
+    loop = asyncio.get_running_loop()
+    end = loop.time() + min(wait, MOST_WAIT_S)
+    found = await run_in_threadpool(look)
+    while found.version <= after and (left_s := end - loop.time()) > 0:
+        await shared.hub.next(person, min(left_s, 5.0))
+        found = await run_in_threadpool(look)
+    return answer(found)
+
+
+@router.get("/me")
+def me(request: Request, person: ByToken) -> Response:
+    """The cohort as this learner sees it."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        return answer(load_me(connection, shared.judge, person, shared.cohort.database.clock()))
+
+
+@router.post("/login-link")
+def login_link(request: Request, person: ByToken) -> Response:
+    """A link that opens this learner's own page in a browser, once."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        token = people.new_link(connection, person, database.clock())
+    return Response(msgspec.json.encode({"path": f"/login/{token}"}), media_type="application/json")

@@ -1,0 +1,109 @@
+"""Pages and streams for everybody: joining, logging in, what changes, and whether the server is well."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
+
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.secrets import plain_code
+from bottleneck_lab.cohort.server.guard import (
+    COOKIE,
+    LEARNER,
+    OPEN,
+    AsAnybody,
+    AsLearner,
+    Form,
+    client,
+    form,
+    let_in,
+    state,
+)
+
+router = APIRouter()
+
+
+@router.get("/")
+def first(session: AsAnybody) -> Response:
+    """Where somebody belongs."""
+    if session is None:
+        return RedirectResponse("/login", status_code=303)
+    return RedirectResponse("/room" if session.person.may("assistant") else "/me", status_code=303)
+
+
+@router.get("/join/{code}")
+def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
+    """What a learner types; the page behind the QR code."""
+    shared, typed = state(request), plain_code(code)
+    with shared.cohort.database.reading() as connection:
+        valid = typed in people.join_codes(connection)
+    if not valid:
+        raise RefusedError(
+            "wrong-code", "That join code is not valid (any more).", "Ask your instructor for the current one."
+        )
+    return shared.page("join.html", session, code=typed)
+
+
+@router.get("/login")
+def login_page(request: Request, session: AsAnybody) -> Response:
+    """The form for instructors and assistants."""
+    return state(request).page("login.html", session, wrong=False)
+
+
+@router.post("/login", dependencies=[Depends(OPEN)])
+def login(request: Request, fields: Form) -> Response:
+    """Check name and password. A wrong one costs as much time as a right one, and there are not many tries."""
+    shared, name = state(request), fields.get("name", "")
+    for who in (client(request), f"name {name.lower()}"):
+        shared.logins.require(who)
+    with shared.cohort.database.reading() as connection:
+        person = people.check_password(connection, name, fields.get("password", ""))
+    if person is None:
+        for who in (client(request), f"name {name.lower()}"):
+            shared.logins.count(who)
+        return shared.page("login.html", None, 403, wrong=True)
+    return let_in(request, person, "/")
+
+
+@router.get("/login/{token}", dependencies=[Depends(OPEN)])
+def login_by_link(request: Request, token: str) -> Response:
+    """A link from the terminal lets its owner in, once."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        person = people.use_link(connection, token, database.clock())
+    if person is None:
+        raise RefusedError(
+            "forbidden",
+            "This link was used before, or is too old.",
+            "Ask for another: `lab status --web`, or `lab cohort link`.",
+        )
+    return let_in(request, person, "/")
+
+
+@router.post("/logout", dependencies=[Depends(LEARNER), Depends(form)])
+def logout(request: Request) -> Response:
+    """End this browser's session."""
+    with state(request).cohort.database.writing() as connection:
+        people.close_session(connection, request.cookies.get(COOKIE, ""))
+    return RedirectResponse("/login", status_code=303)
+
+
+@router.get("/events")
+async def events(request: Request, session: AsLearner) -> Response:
+    """What changes for whoever asks, as an EventSource reads it."""
+    return StreamingResponse(state(request).hub.stream(session.person), media_type="text/event-stream")
+
+
+@router.get("/health/live", dependencies=[Depends(OPEN)])
+def live() -> Response:
+    """The server answers."""
+    return Response("ok\n", media_type="text/plain")
+
+
+@router.get("/health/ready", dependencies=[Depends(OPEN)])
+def ready(request: Request) -> Response:
+    """The server and its database answer."""
+    with state(request).cohort.database.reading() as connection:
+        connection.exec_driver_sql("SELECT 1")
+    return Response("ok\n", media_type="text/plain")

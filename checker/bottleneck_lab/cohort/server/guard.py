@@ -1,0 +1,139 @@
+"""Who asks, and whether they may: tokens for programs, cookies and CSRF tokens for browsers. Every route declares a role."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from bottleneck_lab.cohort.people import Person, Role, Session, by_token, find_session, open_session
+from bottleneck_lab.cohort.refused import RefusedError
+
+if TYPE_CHECKING:
+    from bottleneck_lab.cohort.server.app import State
+
+COOKIE = "bottleneck_lab"
+MAX_FORM_BYTES = 1 << 20
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class LoginNeededError(Exception):
+    """A page for somebody who is logged in, asked for by nobody: the browser is sent to the login."""
+
+
+def state(request: Request) -> State:
+    """What all requests share."""
+    return cast("State", request.app.state.shared)
+
+
+def client(request: Request) -> str:
+    """Where a request comes from, for limits."""
+    return request.client.host if request.client else "unknown"
+
+
+def bearer(request: Request) -> str:
+    """The token of a program. Raises RefusedError without one."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token:
+        raise RefusedError("not-joined", "This needs a learner's token.", "Join with `lab join URL CODE`.")
+    return token
+
+
+def api_person(request: Request) -> Person:
+    """The learner whose token it is."""
+    shared, token = state(request), bearer(request)
+    shared.requests.count(token)
+    with shared.cohort.database.reading() as connection:
+        return by_token(connection, token)
+
+
+def find(request: Request) -> Session | None:
+    """The browser's session, if it has one."""
+    token = request.cookies.get(COOKIE)
+    if not token:
+        return None
+    database = state(request).cohort.database
+    with database.reading() as connection:
+        return find_session(connection, token, database.clock())
+
+
+class Needs:
+    """A dependency that lets only those with a role pass; `None` marks a route that is open to everybody."""
+
+    def __init__(self, role: Role | None) -> None:
+        self.role = role
+
+    def __call__(self, request: Request) -> Session | None:
+        """The session. Raises LoginNeededError without one, RefusedError for a lesser role."""
+        session = find(request)
+        if self.role is None:
+            return session
+        if session is None:
+            raise LoginNeededError
+        if not session.person.may(self.role):
+            raise RefusedError("forbidden", "This page is not for you.", "Your own page is at /me.")
+        return session
+
+
+OPEN, LEARNER, ASSISTANT, INSTRUCTOR = Needs(None), Needs("learner"), Needs("assistant"), Needs("instructor")
+
+AsAnybody = Annotated[Session | None, Depends(OPEN)]
+AsLearner = Annotated[Session, Depends(LEARNER)]
+AsAssistant = Annotated[Session, Depends(ASSISTANT)]
+AsInstructor = Annotated[Session, Depends(INSTRUCTOR)]
+ByToken = Annotated[Person, Depends(api_person)]
+
+
+async def form(request: Request) -> dict[str, str]:
+    """The fields of a form that this browser's own page sent. Raises RefusedError for a foreign origin or a missing CSRF token."""
+    _require_own_origin(request)
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
+        raise RefusedError("too-large", "This form is too large.", "Send less.")
+    fields: dict[str, str] = {}
+    for name, value in (await request.form(max_files=1, max_fields=200)).items():
+        fields[name] = value if isinstance(value, str) else (await value.read()).decode("utf-8-sig", errors="replace")
+
+    session = await run_in_threadpool(find, request)
+    if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
+        raise RefusedError(
+            "forbidden", "This form was not sent from its own page.", "Load the page again and repeat it."
+        )
+    return fields
+
+
+Form = Annotated[dict[str, str], Depends(form)]
+
+
+def _require_own_origin(request: Request) -> None:
+    origin = request.headers.get("origin")
+    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
+        raise RefusedError("forbidden", "This form was sent from another site.", "Use the page itself.")
+
+
+def let_in(request: Request, person: Person, where: str) -> Response:
+    """Open a session for this browser, and go on to a page of ours."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        token = open_session(connection, person, database.clock())
+    answer = RedirectResponse(where, status_code=303)
+    secure = request.url.scheme == "https" or state(request).url.startswith("https:")
+    answer.set_cookie(COOKIE, token, httponly=True, samesite="lax", secure=secure, path="/", max_age=12 * 3600)
+    return answer
+
+
+def declared(dependant: Any) -> set[Any]:
+    """Every guard that a route's dependencies name, for the test that walks all routes."""
+    found = {each.call for each in dependant.dependencies}
+    return found.union(*(declared(each) for each in dependant.dependencies))

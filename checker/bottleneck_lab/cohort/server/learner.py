@@ -1,0 +1,70 @@
+"""A learner's own pages, and the leaderboard."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from sqlalchemy import update
+
+from bottleneck_lab.cohort.people import Session, clean
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.server.guard import AsLearner, Form, state
+from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.leaderboard import load_leaderboard
+from bottleneck_lab.cohort.view.standing import load_me, load_standing
+from bottleneck_lab.grading.verdict import Verdict
+
+router = APIRouter()
+
+
+@router.get("/me")
+def me(request: Request, session: AsLearner) -> Response:
+    """Where one stands."""
+    return _me(request, session, "me.html")
+
+
+@router.get("/me/live")
+def me_live(request: Request, session: AsLearner) -> Response:
+    """The part of it that changes."""
+    return _me(request, session, "_me.html")
+
+
+def _me(request: Request, session: Session, template: str) -> Response:
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        me = load_me(connection, shared.judge, session.person, shared.cohort.database.clock())
+        leaderboard = load_settings(connection).leaderboard
+    return shared.page(template, session, me=me, leaderboard=leaderboard)
+
+
+@router.get("/me/submissions/{handle}")
+def my_submission(request: Request, session: AsLearner, handle: str) -> Response:
+    """One's own submission with its verdict, once that is released."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        standing = load_standing(connection, shared.judge, session.person, handle, shared.cohort.database.clock())
+    verdict = msgspec.json.decode(standing.verdict, type=Verdict) if standing.verdict else None
+    return shared.page("my_submission.html", session, standing=standing, verdict=verdict)
+
+
+@router.post("/me/leaderboard")
+def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
+    """Appear on the leaderboard under a pseudonym, or no longer."""
+    pseudonym, table = clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym, tables.people
+    values = {"on_leaderboard": fields.get("shown") == "yes", "pseudonym": pseudonym}
+    with state(request).cohort.database.writing() as connection:
+        connection.execute(update(table).where(table.c.id == session.person.id).values(values))
+    return RedirectResponse("/me", status_code=303)
+
+
+@router.get("/leaderboard")
+def leaderboard(request: Request, session: AsLearner) -> Response:
+    """Who chose to be seen, by labs passed."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        if not load_settings(connection).leaderboard:
+            raise RefusedError("not-found", "This cohort has no leaderboard.", "Your own page is at /me.")
+        rows = load_leaderboard(connection, shared.judge, shared.cohort.database.clock())
+    return shared.page("leaderboard.html", session, rows=rows)

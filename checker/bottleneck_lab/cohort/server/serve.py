@@ -1,0 +1,92 @@
+"""Running the server, and beside it the runner, which is started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from bottleneck_lab.cohort.server.app import create_app
+from bottleneck_lab.errors import MachineError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from bottleneck_lab.cohort.folder import Cohort
+
+log = logging.getLogger("bottleneck_lab.cohort.serve")
+STOP_S = 5
+"""How long open requests may go on after the server was told to stop."""
+
+
+class _Server(uvicorn.Server):
+    """Ends the event streams when it is told to stop: they would never end by themselves."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app.state.shared.hub.close()
+        super().handle_exit(sig, frame)
+
+
+def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Raises MachineError where the address cannot be had."""
+    certificate, key = tls or (None, None)
+    config = uvicorn.Config(
+        create_app(cohort, url),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_S,
+        limit_concurrency=2000,
+        backlog=2048,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    server = _Server(config)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _signum, _frame: None)  # uvicorn raises them once more after it has stopped
+    server.run()
+    if not server.started:
+        raise MachineError(
+            f"The server could not be started at {host}:{port}.",
+            "Another program may have that port: choose one with --port.",
+        )
+
+
+class Keeper:
+    """Keeps a command running: started again when it ends, after a pause that grows while it keeps ending at once."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
+
+    def __enter__(self) -> Keeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._thread.join()
+
+    def _keep(self) -> None:
+        pause_s = 1.0
+        while not self._stopping.is_set():
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+            if self._stopping.is_set():  # just then
+                self._process.terminate()
+            status = self._process.wait()
+            if not self._stopping.is_set():
+                log.warning("the runner ended with status %d and is started again in %.0f s", status, pause_s)
+                self._stopping.wait(pause_s)
+                pause_s = min(30.0, pause_s * 2)

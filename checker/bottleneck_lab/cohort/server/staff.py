@@ -1,0 +1,261 @@
+"""The instructor's pages. Assistants see everything and help; who is here, what counts and what is measured again is the instructor's to decide."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+from sqlalchemy import Connection, select, update
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort import leases, people
+from bottleneck_lab.cohort.moments import parse_moment
+from bottleneck_lab.cohort.people import Session, clean
+from bottleneck_lab.cohort.qr import qr_page
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.rules import all_extensions, extend, load_rules, set_rules
+from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form, form, state
+from bottleneck_lab.cohort.settings import change_settings, load_settings
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.store.database import note
+from bottleneck_lab.cohort.view.attempts import load_attempts, load_whole
+from bottleneck_lab.cohort.view.lab import load_distribution
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.errors import UsageError
+
+router = APIRouter()
+
+
+@router.get("/room")
+def room(request: Request, session: AsAssistant) -> Response:
+    """Everybody at a glance."""
+    return _room(request, session, "room.html")
+
+
+@router.get("/room/live")
+def room_live(request: Request, session: AsAssistant) -> Response:
+    """The part of it that changes."""
+    return _room(request, session, "_room.html")
+
+
+def _room(request: Request, session: Session, template: str) -> Response:
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        found = load_room(connection, shared.judge, shared.cohort.database.clock())
+        codes = people.join_codes(connection)
+    drawn = qr_page(f"{shared.url}/join/{codes[0]}") if codes else ""
+    return shared.page(template, session, room=found, codes=codes, qr=drawn)
+
+
+@router.post("/room/announce")
+def announce(request: Request, session: AsAssistant, fields: Form) -> Response:
+    """Tell all learners something; or withdraw what was told."""
+    database, table = state(request).cohort.database, tables.announcements
+    with database.writing() as connection:
+        now = database.clock()
+        if number := _number(fields.get("withdraw", "")):
+            connection.execute(update(table).where(table.c.id == number).values(withdrawn=now))
+        elif text := clean(fields.get("text", ""), 500):
+            connection.execute(table.insert().values(at=now, author=session.person.id, text=text))
+        note(connection, now, "announced")
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.post("/room/pause", dependencies=[Depends(INSTRUCTOR)])
+def pause(request: Request, fields: Form) -> Response:
+    """Begin no further check, or go on. Submissions are taken in all the same."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        change_settings(connection, paused=fields.get("paused") == "yes")
+        note(connection, database.clock(), "settings")
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.get("/labs/{slug}")
+def lab(request: Request, session: AsAssistant, slug: str) -> Response:
+    """One lab over all learners."""
+    shared = state(request)
+    _require_lab(slug)
+    with shared.cohort.database.reading() as connection:
+        distribution = load_distribution(connection, shared.judge, slug)
+        rules = load_rules(connection, slug)
+        attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
+        names = {row.id: row.name for row in connection.execute(select(tables.people.c.id, tables.people.c.name))}
+    return shared.page(
+        "lab.html",
+        session,
+        lab=load_labs()[slug],
+        distribution=distribution,
+        rules=rules,
+        attempts=attempts[:200],
+        names=names,
+    )
+
+
+def _require_lab(slug: str) -> None:
+    if slug not in load_labs():
+        raise RefusedError("unknown-lab", "This cohort has no lab of that name.", "Go back to the room.")
+
+
+@router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
+def change_lab(request: Request, slug: str, fields: Form) -> Response:
+    """Set due date, closing, points, budget, hints and the release of feedback."""
+    _require_lab(slug)
+    database = state(request).cohort.database
+    changes: dict[str, float | int | None] = {
+        name: _moment(fields.get(name, "")) for name in ("due", "closes", "feedback_at")
+    }
+    changes.update({name: _number(fields.get(name, "")) for name in ("budget", "hints_open")})
+    points = _number(fields.get("points", ""))
+    with database.writing() as connection:
+        set_rules(connection, slug, database.clock(), **changes, points=100.0 if points is None else float(points))
+    return RedirectResponse(f"/labs/{slug}", status_code=303)
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return parse_moment(text) if text.strip() else None
+    except UsageError as error:
+        raise RefusedError("bad-request", error.message, error.remedy) from error
+
+
+def _number(text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal() or int(text) > 1_000_000:
+        raise RefusedError("bad-request", f"'{text[:40]}' is not a whole number.", "Write a number, or leave it empty.")
+    return int(text)
+
+
+@router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
+def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
+    """Measure again everything that was handed in for a lab; with `checker`, what that version of the checker measured."""
+    shared = state(request)
+    with shared.cohort.database.writing() as connection:
+        judged = shared.judge.latest(connection, tables.submissions.c.lab == slug)
+        chosen = [one.submission for one in judged if fields.get("checker", one.checker) == one.checker]
+        leases.regrade(connection, chosen, shared.cohort.database.clock())
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.get("/people/{handle}")
+def person(request: Request, session: AsAssistant, handle: str) -> Response:
+    """One learner."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        who = people.by_handle(connection, handle)
+        attempts = load_attempts(connection, shared.judge, tables.submissions.c.person == who.id)
+        extensions = {lab: value for (owner, lab), value in all_extensions(connection).items() if owner == who.id}
+    return shared.page(
+        "person.html", session, person=who, attempts=attempts, extensions=extensions, labs=list(load_labs())
+    )
+
+
+@router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
+def extend_person(request: Request, handle: str, fields: Form) -> Response:
+    """Give somebody more time or more submissions."""
+    lab = fields.get("lab", "")
+    _require_lab(lab)
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        who = people.by_handle(connection, handle)
+        due, extra = _moment(fields.get("due", "")), _number(fields.get("extra_budget", ""))
+        extend(connection, who.id, lab, due, extra or 0, database.clock())
+    return RedirectResponse(f"/people/{handle}", status_code=303)
+
+
+@router.post("/people/{handle}/remove")
+def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
+    """Take somebody out, or, for one on the roster, let them join anew."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        who = people.by_handle(connection, handle)
+        if who.id == session.person.id:
+            raise RefusedError("forbidden", "You cannot remove yourself.", "Another instructor can.")
+        if fields.get("how") == "reset":
+            people.reset_token(connection, who)
+        else:
+            people.remove(connection, who, database.clock())
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.get("/submissions/{handle}")
+def submission(request: Request, session: AsAssistant, handle: str, against: str = "shipped") -> Response:
+    """One submission: files, verdicts, attempts at measuring it."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        whole = load_whole(connection, shared.judge, shared.cohort.blobs, handle, against)
+    return shared.page("submission.html", session, whole=whole)
+
+
+@router.post("/submissions/{handle}/regrade", dependencies=[Depends(INSTRUCTOR), Depends(form)])
+def regrade(request: Request, handle: str) -> Response:
+    """Measure it again; the verdicts so far stay on record."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        leases.regrade(connection, [handle], database.clock())
+    return RedirectResponse(f"/submissions/{handle}", status_code=303)
+
+
+@router.get("/settings")
+def settings(request: Request, session: AsInstructor) -> Response:
+    """What holds for the whole cohort."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        values = load_settings(connection)
+        codes, staff = people.join_codes(connection), _staff(connection)
+    return shared.page("settings.html", session, settings=values, codes=codes, staff=staff)
+
+
+def _staff(connection: Connection) -> list[tuple[str, str, str]]:
+    table = tables.people
+    query = select(table.c.handle, table.c.name, table.c.role).where(
+        table.c.role != "learner", table.c.removed.is_(None)
+    )
+    return [(row.handle, row.name, row.role) for row in connection.execute(query.order_by(table.c.id))]
+
+
+_FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
+
+
+@router.post("/settings", dependencies=[Depends(INSTRUCTOR)])
+def change(request: Request, fields: Form) -> Response:
+    """Set limits, the late policy, the leaderboard."""
+    database = state(request).cohort.database
+    numbers = {name: _number(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
+    late = {name: (_number(fields.get(f"late_{name}", "")) or 0) / 100 for name in ("per_day", "most")}
+    grace_s = (_number(fields.get("late_grace_min", "")) or 0) * 60.0
+    flags = {name: fields.get(name) == "yes" for name in ("leaderboard", "roster_only", "partial_credit")}
+    try:
+        with database.writing() as connection:
+            change_settings(connection, **numbers, **flags, late={**late, "grace_s": grace_s})
+            note(connection, database.clock(), "settings")
+    except msgspec.ValidationError as error:
+        raise RefusedError("bad-request", f"{error}.", "Correct that value.") from error
+    return RedirectResponse("/settings", status_code=303)
+
+
+@router.post("/settings/codes", dependencies=[Depends(INSTRUCTOR)])
+def codes(request: Request, fields: Form) -> Response:
+    """A further join code, or the end of one."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        if code := fields.get("revoke"):
+            people.revoke_join_code(connection, code, database.clock())
+        else:
+            people.new_join_code(connection, database.clock())
+    return RedirectResponse("/settings", status_code=303)
+
+
+@router.post("/settings/staff", dependencies=[Depends(INSTRUCTOR)])
+def staff(request: Request, fields: Form) -> Response:
+    """Add an assistant or an instructor, with a password of at least twelve characters."""
+    name, password, role = clean(fields.get("name", "")), fields.get("password", ""), fields.get("role", "")
+    if not name or len(password) < 12 or role not in ("assistant", "instructor"):
+        raise RefusedError(
+            "bad-request", "A name, a role and a password of at least 12 characters are needed.", "Fill in all three."
+        )
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        people.add_staff(connection, role, name, password, database.clock())  # type: ignore[arg-type]  # one of the two
+    return RedirectResponse("/settings", status_code=303)

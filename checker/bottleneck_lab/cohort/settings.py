@@ -1,0 +1,45 @@
+"""What the instructor can set for the whole cohort."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection, select, update
+
+from bottleneck_lab.cohort.store import tables
+
+
+class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a submission after the due date costs: `per_day` (0–1) of the points for each day begun, at most `most`, after `grace_s` for nothing."""
+
+    per_day: float = 0.1
+    most: float = 0.5
+    grace_s: float = 600.0
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of them, with their defaults."""
+
+    paused: bool = False
+    roster_only: bool = False
+    leaderboard: bool = True
+    max_waiting: int = 3
+    min_interval_s: float = 5.0
+    max_bytes: int = 256 << 10
+    job_limit_s: float = 900.0
+    lease_s: float = 60.0
+    max_failures: int = 3
+    late: LatePolicy = LatePolicy()
+    partial_credit: bool = True
+
+
+def load_settings(connection: Connection) -> Settings:
+    """The cohort's settings as they are now."""
+    return msgspec.json.decode(connection.execute(select(tables.cohort.c.settings)).scalar_one(), type=Settings)
+
+
+def change_settings(connection: Connection, **changes: object) -> Settings:
+    """Set some of them; all as they are then. Raises msgspec.ValidationError for a value of another type."""
+    fields = {**msgspec.to_builtins(load_settings(connection)), **changes}
+    settings = msgspec.convert(fields, Settings)
+    connection.execute(update(tables.cohort).values(settings=msgspec.json.encode(settings).decode()))
+    return settings

@@ -1,0 +1,138 @@
+"""What a learner handed in: the attempts, what changed in each, and what their captures showed."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.cohort.blobs import Blobs
+from bottleneck_lab.cohort.intake import files_of
+from bottleneck_lab.cohort.protocol import Capture
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.grading.verdict import Verdict
+
+MOST_LINES = 2000
+"""Of a difference; nobody reads more, and a hostile file has them."""
+MOST_COLUMNS = 400
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One submission in a list."""
+
+    handle: str
+    lab: str
+    device: str
+    state: str
+    received: float
+    note: str | None
+    hints: int
+    checks: int
+    captures: list[Capture]
+    figures: dict[str, float]
+    judged: Judged | None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of a difference; `kind` is added, removed, place or same."""
+
+    kind: str
+    text: str
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """One submission with everything that is known of it."""
+
+    attempt: Attempt
+    person: str
+    name: str
+    rounds: list[tuple[Judged, Verdict | None]]
+    leases: list[tuple[str, str, float, float | None, str | None]]
+    changes: dict[str, list[Line]]
+    against: str
+    receipt: str
+
+
+class _Told(msgspec.Struct, frozen=True):
+    hints: int = 0
+    checks: int = 0
+    captures: list[Capture] = []
+    figures: dict[str, float] = {}
+
+
+def load_attempts(connection: Connection, judge: Judge, *where: Any) -> list[Attempt]:
+    """Submissions, newest first."""
+    table = tables.submissions
+    judged = {one.submission: one for one in judge.latest(connection, *where)}
+    query = select(table).where(*where).order_by(table.c.id.desc())
+    return [_attempt(row, judged.get(row.handle)) for row in connection.execute(query)]
+
+
+def _attempt(row: Any, judged: Judged | None) -> Attempt:
+    told = msgspec.json.decode(row.told, type=_Told)
+    return Attempt(
+        row.handle,
+        row.lab,
+        row.device,
+        row.state,
+        row.received,
+        row.note,
+        told.hints,
+        told.checks,
+        told.captures,
+        told.figures,
+        judged,
+    )
+
+
+def load_whole(connection: Connection, judge: Judge, blobs: Blobs, handle: str, against: str = "shipped") -> Whole:
+    """One submission. `against`: what its files are compared with, the `shipped` ones or those of the attempt `before`. Raises RefusedError."""
+    table, people, leases = tables.submissions, tables.people, tables.leases
+    row = connection.execute(select(table).where(table.c.handle == handle)).first()
+    if row is None:
+        raise RefusedError("not-found", "There is no such submission.", "Go back to the room.")
+    who = connection.execute(select(people.c.handle, people.c.name).where(people.c.id == row.person)).one()
+    rounds = judge.all_of(connection, handle)
+    columns = (leases.c.state, leases.c.slot, leases.c.taken, leases.c.ended, leases.c.why)
+    tries = connection.execute(select(*columns).where(leases.c.submission == row.id).order_by(leases.c.id))
+    old = _files_before(connection, blobs, row) if against == "before" else _shipped(load_labs()[row.lab])
+    return Whole(
+        _attempt(row, rounds[-1][0] if rounds else None),
+        who.handle,
+        who.name,
+        [(judged, verdict) for judged, verdict, _ in rounds],
+        [(each[0], each[1], each[2], each[3], each[4]) for each in tries],
+        _changes(old, files_of(blobs.get(row.blob))),
+        against,
+        row.receipt,
+    )
+
+
+def _shipped(lab: Lab) -> dict[str, bytes]:
+    names = [*lab.spec.editable, "diagnosis.toml"]
+    return {name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()}
+
+
+def _files_before(connection: Connection, blobs: Blobs, row: Any) -> dict[str, bytes]:
+    table = tables.submissions
+    earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
+    blob = connection.execute(select(table.c.blob).where(earlier).order_by(table.c.id.desc())).scalar()
+    return files_of(blobs.get(blob)) if blob else _shipped(load_labs()[row.lab])
+
+
+def _changes(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, list[Line]]:
+    return {name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted({*old, *new})}
+
+
+_KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def _difference(old: bytes, new: bytes) -> list[Line]:
+    before, after = (data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES] for data in (old, new))
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
+    return [Line(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]]

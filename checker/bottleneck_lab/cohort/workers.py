@@ -1,0 +1,66 @@
+"""Which runners are there, and how many checks they can do at once."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from bottleneck_lab.cohort.store import tables
+
+SILENT_S = 30.0
+"""A runner that has not been heard of for so long is gone."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Room for one check at a time, and what is measured there now (a submission's handle)."""
+
+    name: str
+    busy: str | None = None
+
+
+class Runner(msgspec.Struct, frozen=True):
+    """A runner as it last said of itself."""
+
+    name: str
+    executor: str
+    slots: list[Slot]
+    seen: float
+    health: dict[str, str]
+
+    def alive(self, now: float) -> bool:
+        """Whether it has been heard of lately."""
+        return now - self.seen < SILENT_S
+
+
+def load_runners(connection: Connection) -> list[Runner]:
+    """All that ever came, by name."""
+    rows = connection.execute(select(tables.runners).order_by(tables.runners.c.name))
+    return [
+        Runner(
+            row.name,
+            row.executor,
+            msgspec.json.decode(row.slots, type=list[Slot]),
+            row.seen,
+            msgspec.json.decode(row.health, type=dict[str, str]),
+        )
+        for row in rows
+    ]
+
+
+def free_slots(connection: Connection, now: float) -> int:
+    """How many checks go on at once, over all runners that are there."""
+    return sum(len(runner.slots) for runner in load_runners(connection) if runner.alive(now))
+
+
+def announce(connection: Connection, runner: Runner) -> None:
+    """What a runner says of itself, in place of what it said before."""
+    table = tables.runners
+    connection.execute(table.delete().where(table.c.name == runner.name))
+    values = {
+        "name": runner.name,
+        "executor": runner.executor,
+        "slots": msgspec.json.encode(runner.slots).decode(),
+        "seen": runner.seen,
+        "health": msgspec.json.encode(runner.health).decode(),
+    }
+    connection.execute(table.insert().values(values))

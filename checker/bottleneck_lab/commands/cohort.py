@@ -1,0 +1,254 @@
+"""Run a cohort: a room of learners, and the runner that measures what they hand in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.executors.base import Executor
+from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, folder_name, open_cohort
+from bottleneck_lab.cohort.job import end_with
+from bottleneck_lab.cohort.logs import log_json
+from bottleneck_lab.cohort.qr import qr_terminal
+from bottleneck_lab.cohort.runner import Runner, keep_lock
+from bottleneck_lab.cohort.server.serve import Keeper
+from bottleneck_lab.cohort.server.serve import serve as serve_
+from bottleneck_lab.cohort.store.database import explained
+from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
+Gpus = Annotated[
+    str | None, typer.Option("--gpus", help="Which GPUs, such as 0,1; by default all.", show_default=False)
+]
+Unsandboxed = Annotated[
+    bool, typer.Option("--allow-unsandboxed", help="Measure without bubblewrap; every verdict says so.")
+]
+Quiet = Annotated[float, typer.Option("--quiet", help="Wait this many seconds at most for an idle, cool machine.")]
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="What the cohort is called.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", "-f", help="Where it is kept; by default a new folder here.", show_default=False),
+    ] = None,
+    database: Annotated[
+        str, typer.Option("--database", help="postgresql://user@host/name, in place of the built-in SQLite.")
+    ] = "",
+) -> None:
+    """Make a cohort: its folder with database, key and settings."""
+    place = folder or Path(folder_name(name))
+    with explained():
+        create_cohort(place, Config(name, database))
+    say(f"Made '{name}' in {place}.", style="green")
+    say(
+        f"The key that signs its verdicts is {place / 'key' / 'cohort.pem'}: keep it; {place / 'key' / 'cohort.pem.pub'} is for everybody."
+    )
+    say(f"Next: lab cohort serve --folder {place}", style="bold")
+
+
+def serve(
+    folder: Folder = Path(),
+    host: Annotated[str, typer.Option("--host", help="0.0.0.0 lets the whole network in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port")] = 8321,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Where learners reach the server, if it is behind a proxy.", show_default=False),
+    ] = None,
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--tls", help="Certificate and key, both in PEM form.", show_default=False),
+    ] = None,
+    runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Measure here as well.")] = True,
+    gpus: Gpus = None,
+    allow_unsandboxed: Unsandboxed = False,
+    quiet: Quiet = 20.0,
+) -> None:
+    """Serve the cohort: prints how to join, and a link to the instructor's page."""
+    _log()
+    scheme = "https" if tls else "http"
+    with open_cohort(folder) as cohort, ExitStack() as stack:
+        reached = (url or cohort.config.url or f"{scheme}://{_address(host)}:{port}").rstrip("/")
+        _tell_how_to_join(cohort, reached)
+        if runner:
+            _require_sandbox(allow_unsandboxed)
+            command = _runner_command(cohort, gpus, quiet, allow_unsandboxed)
+            stack.enter_context(Keeper(command))
+        serve_(cohort, host, port, reached, tls=(str(tls[0]), str(tls[1])) if tls else None)
+
+
+def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, allow_unsandboxed: bool) -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "bottleneck_lab",
+        "cohort",
+        "runner",
+        "--folder",
+        str(cohort.folder),
+        "--quiet",
+        str(quiet),
+    ]
+    return [
+        *command,
+        *(["--gpus", gpus] if gpus is not None else []),
+        *(["--allow-unsandboxed"] if allow_unsandboxed else []),
+        "--parent",
+        str(os.getpid()),
+    ]
+
+
+def _address(host: str) -> str:
+    """What to call this machine on the network, where the server listens to all of it."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documentation; nothing is sent
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _tell_how_to_join(cohort: Cohort, url: str) -> None:
+
+    database = cohort.database
+    with database.writing() as connection:
+        codes = people.join_codes(connection)
+        link = people.new_link(connection, people.the_instructor(connection, database.clock()), database.clock())
+    say(f"{cohort.config.name}", style="bold")
+    if codes:
+        say(f"\nLearners type:  lab join {url} {codes[0]}", style="bold")
+        say(f"or open         {url}/join/{codes[0]}\n")
+        if sys.stdout.isatty():
+            typer.echo(qr_terminal(f"{url}/join/{codes[0]}"))
+    say(f"Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n  {url}/login/{link}")
+    if url.startswith("http:") and "127.0.0.1" not in url:
+        say(
+            "Without --tls, tokens cross the network in the clear: use a network that you trust.",
+            style="yellow",
+            err=True,
+        )
+    sys.stdout.flush()
+
+
+def link(
+    folder: Folder = Path(),
+    url: Annotated[str, typer.Option("--url", help="Where the server is.")] = "http://127.0.0.1:8321",
+) -> None:
+    """Print a new link to the instructor's page. It works once, within 15 minutes."""
+    with open_cohort(folder) as cohort:
+        database = cohort.database
+        with database.writing() as connection:
+            token = people.new_link(connection, people.the_instructor(connection, database.clock()), database.clock())
+        say(f"{cohort.config.url or url}/login/{token}")
+
+
+def runner(
+    folder: Folder = Path(),
+    name: Annotated[
+        str | None, typer.Option("--name", help="This runner's name; by default the machine's.", show_default=False)
+    ] = None,
+    gpus: Gpus = None,
+    allow_unsandboxed: Unsandboxed = False,
+    quiet: Quiet = 20.0,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+) -> None:
+    """Measure what is handed in, until stopped. `serve` starts one by itself."""
+    _log()
+    if parent is not None:
+        end_with(parent)
+    _require_sandbox(allow_unsandboxed)
+    stopping: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _frame: stopping.append(signum))
+    called = name or socket.gethostname()
+    with open_cohort(folder) as cohort:
+        descriptor = keep_lock(cohort, called)
+        try:
+            Runner(cohort, _executor(cohort, gpus), called, sandbox_required=not allow_unsandboxed, quiet_s=quiet).run(
+                lambda: bool(stopping)
+            )
+        finally:
+            os.close(descriptor)
+
+
+def _executor(cohort: Cohort, gpus: str | None) -> Executor:
+
+    return LocalExecutor(cohort.folder / "slots", _gpus(gpus))
+
+
+def _gpus(asked: str | None) -> list[int]:
+    """The indices of the GPUs to use. Raises UsageError for what is not a list of numbers."""
+    if asked is None:
+        return list(range(len(cuda_devices())))
+    parts = [part.strip() for part in asked.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"'{asked}' is not a list of GPUs.", "Write their indices: --gpus 0,1; or --gpus '' for none.")
+    return [int(part) for part in parts]
+
+
+def _require_sandbox(allow_unsandboxed: bool) -> None:
+
+    if bubblewrap() is None and not allow_unsandboxed:
+        raise MachineError(
+            "There is no working bubblewrap here: learners' code could read the key that signs verdicts.",
+            "Install bubblewrap (`lab doctor` says whether it works); --allow-unsandboxed goes on without, and every verdict says so.",
+        )
+
+
+def status(folder: Folder = Path(), json: Json = False) -> None:
+    """Show how the cohort stands: learners, queue, runners, who is stuck."""
+    with open_cohort(folder) as cohort, cohort.database.reading() as connection:
+        room = load_room(connection, judge_of(cohort.public_key), cohort.database.clock())
+    if json:
+        print_json(room)
+    else:
+        _show(cohort.config.name, room)
+
+
+def _show(name: str, room: Any) -> None:
+
+    states = room.states
+    say(f"{name}: {len(room.rows)} learners, {room.passed} labs passed", style="bold")
+    say(
+        f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured, {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
+    )
+    if room.settings.paused:
+        say("Paused: no check is begun.", style="yellow")
+    for one in room.runners:
+        busy = sum(slot.busy is not None for slot in one.slots)
+        state = f"{busy} of {len(one.slots)} slots busy" if one.alive(room.now) else "not heard of any more"
+        say(f"runner {one.name} ({one.executor}): {state}", style=None if one.alive(room.now) else "red")
+    for row in room.stuck:
+        say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")
+
+
+def _log() -> None:
+    """One line of JSON an event, on stderr."""
+    log_json()
+
+
+COMMANDS = {
+    "create": (create, 'lab cohort create "Autumn workshop"'),
+    "serve": (serve, "lab cohort serve --folder autumn-workshop --host 0.0.0.0"),
+    "status": (status, "lab cohort status --folder autumn-workshop"),
+    "runner": (runner, "lab cohort runner --folder autumn-workshop --gpus 0,1"),
+    "link": (link, "lab cohort link --folder autumn-workshop"),
+}
+"""Every command of the group, with its example."""

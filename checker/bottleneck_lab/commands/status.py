@@ -1,0 +1,69 @@
+"""`lab status`: where a learner stands in the cohort."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.membership import require_membership
+from bottleneck_lab.commands.ui import Json, note, print_json, say
+
+if TYPE_CHECKING:
+    from bottleneck_lab.cohort.protocol import Me, Standing
+
+EXAMPLE = "lab status --web"
+
+
+def command(
+    web: Annotated[
+        bool, typer.Option("--web", help="Print a link that opens your own page in a browser, once.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show where you stand in the cohort: submissions, what is left, announcements."""
+
+    membership = require_membership()
+    client = Client(membership.url, membership.joined.token, told=note)
+    if web:
+        say(f"{client.url}{client.login_path()}")
+        return
+    me = client.me()
+    if json:
+        print_json(me)
+    else:
+        _show(me, client.url)
+
+
+def _show(me: Me, url: str) -> None:
+
+    say(f"{me.cohort_name} at {url}, as {me.name}", style="bold")
+    for text in me.announcements:
+        say(f"» {text}", style="yellow", hang=2)
+    if me.paused:
+        say("Measuring is paused; you can submit all the same.", style="yellow")
+    for lab in me.labs:
+        left = "" if lab.left is None else f", {lab.left} submissions left"
+        due = f", due {lab.due}" if lab.due else ""
+        say(f"{'✓' if lab.passed else '·'} {lab.slug}: {lab.submissions} submitted{left}{due}")
+    for standing in me.submissions[:10]:
+        _show_standing(standing)
+
+
+_STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
+
+
+def _show_standing(standing: Standing) -> None:
+
+    told = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
+    if standing.state == "queued":
+        wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
+        told = f"waiting, {standing.ahead} before you{wait}"
+    elif standing.state == "running":
+        told = "being measured"
+    say(
+        f"  {standing.received_at}  {standing.submission}  {standing.lab}: {told}",
+        style=_STYLES.get(standing.outcome or ""),
+        hang=4,
+    )

@@ -1,0 +1,156 @@
+"""`lab submit`: hand in what stands in the workspace, to be measured by the cohort's runner."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.handing_in import gather
+from bottleneck_lab.cohort.membership import forget_unsent, keep_receipt, keep_unsent, keep_verdict, require_membership
+from bottleneck_lab.cohort.receipts import receipt_problem
+from bottleneck_lab.commands.evidence import figures
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
+from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
+from bottleneck_lab.grading.attest import verify_bytes
+from bottleneck_lab.report.console import render_verdict
+
+if TYPE_CHECKING:
+    from bottleneck_lab.cohort.membership import Membership
+    from bottleneck_lab.cohort.protocol import Accepted, Standing
+    from bottleneck_lab.workspace.folder import Workspace
+
+EXAMPLE = "lab submit"
+LONG_POLL_S = 20.0
+
+Leave = Annotated[
+    bool, typer.Option("--no-wait", help="Return once it is stored; `lab status` shows the verdict later.")
+]
+
+
+def command(device: DeviceName = None, no_wait: Leave = False, json: Json = False) -> None:
+    """Hand in your work to the cohort that you joined.
+
+    Exit code, when it waits: that of the verdict, as for `lab check`.
+    """
+
+    workspace, membership = here(), require_membership()
+    workspace.require_current()
+    client = Client(membership.url, membership.joined.token, told=note)
+    accepted = _send(workspace, client, membership, device)
+    if not json:
+        _tell(accepted, workspace)
+    if no_wait:
+        if json:
+            print_json(accepted)
+        return
+    standing = _follow(client, accepted, quiet=json)
+    _finish(membership, standing, json=json)
+
+
+def _send(workspace: Workspace, client: Client, membership: Membership, device: str | None) -> Accepted:
+    """Send, and keep the receipt, once it has been checked against the cohort's key."""
+
+    submission = gather(workspace, _device(workspace, device), _figures(workspace))
+    keep_unsent(submission)
+    accepted = client.submit(submission)
+    problem = receipt_problem(accepted.receipt, load_pem_public_key(membership.joined.public_key.encode()))  # type: ignore[arg-type]
+    if problem:
+        raise MachineError(
+            f"The server's receipt is not genuine: {problem}",
+            "Ask your instructor; join again if the cohort was made anew.",
+        )
+    keep_receipt(accepted.receipt)
+    forget_unsent()
+    return accepted
+
+
+def _device(workspace: Workspace, asked: str | None) -> Any:
+    """A GPU need not be here: it is the runner that measures."""
+
+    known = workspace.lab.spec.devices
+    if asked is not None and asked not in known:
+        raise UsageError(f"'{workspace.lab.slug}' cannot be measured on {asked}.", f"Choose one of {', '.join(known)}.")
+    return asked or workspace.info.device
+
+
+def _figures(workspace: Workspace) -> dict[str, float]:
+    """What the captures show. One that cannot be read is no reason not to submit."""
+
+    try:
+        seen = figures(workspace) or {}
+    except LabError as error:
+        note(f"Your capture is left out: {error.message}")
+        return {}
+    return {name: value for name, value in seen.items() if math.isfinite(value)}
+
+
+def _tell(accepted: Accepted, workspace: Workspace) -> None:
+
+    receipt = accepted.receipt
+    say(
+        f"Submitted {', '.join(workspace.lab.spec.editable)} of '{receipt.lab}' as {receipt.submission}, received {receipt.received_at}.",
+        style="green",
+    )
+    wait = (
+        "no runner is at work yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
+    )
+    say(f"{accepted.ahead} before you; {wait}.")
+    if accepted.left is not None:
+        say(f"{accepted.left} submissions for this lab are left.")
+
+
+def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
+    """Wait for the verdict and tell each change once. Ctrl-C leaves: the submission stays where it is."""
+
+    standing, said = client.standing(accepted.receipt.submission), ""
+    while standing.state in ("queued", "running"):
+        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} before you."
+        if line != said and not quiet:
+            note(f"{line} (Ctrl-C leaves; the submission stays.)" if not said else line)
+        said = line
+        standing = client.standing(standing.submission, standing.version, LONG_POLL_S)
+    return standing
+
+
+def _finish(membership: Membership, standing: Standing, *, json: bool) -> None:
+
+    if json:
+        print_json(standing)
+    if standing.verdict is not None:
+        _show_verdict(membership, standing, quiet=json)
+    elif not json:
+        _show_none(standing)
+    if standing.state == "failed":
+        raise typer.Exit(ExitCode.ERROR)
+
+
+def _show_none(standing: Standing) -> None:
+
+    say(standing.note or "Measured.")
+    if standing.state == "failed":
+        say("The machine failed, not your work; it does not count. Your instructor sees it.")
+
+
+def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
+    """The verdict, which is believed only with the cohort's signature on it. Exits with its code."""
+
+    joined, document = membership.joined, standing.verdict or ""
+    checked = verify_bytes(document.encode(), load_pem_public_key(joined.public_key.encode()))  # type: ignore[arg-type]
+    bound = checked.verdict.binding if checked.verdict else None
+    if (
+        not checked.ok
+        or checked.verdict is None
+        or bound is None
+        or (bound.learner, bound.submission) != (joined.learner, standing.submission)
+    ):
+        raise MachineError("The verdict that came is not genuine.", "Ask your instructor to look at this submission.")
+    kept = keep_verdict(joined.cohort, standing.submission, document)
+    if not quiet:
+        render_verdict(checked.verdict, console())
+        note(f"The signed verdict is kept in {kept}.")
+    raise typer.Exit(checked.verdict.outcome.exit_code)

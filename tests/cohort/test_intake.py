@@ -1,0 +1,160 @@
+"""Taking in submissions: stored before it is acknowledged, once for each request, and a clear word for every refusal."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from bottleneck_lab.cohort.blobs import Blobs
+from bottleneck_lab.cohort.intake import content_of
+from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES
+from bottleneck_lab.cohort.receipts import receipt_problem
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.rules import extend, set_rules
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.errors import MachineError
+
+
+def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(room):
+    _, ada = room.join()
+    asked = room.submission()
+    accepted = room.intake.offer(ada, asked).result(20)
+    receipt = accepted.receipt
+    assert room.cohort.blobs.get(receipt.content_sha256) == content_of(asked)
+    assert (accepted.ahead, accepted.wait_s, accepted.left) == (0, None, None)
+    key = load_pem_public_key(room.cohort.public_key.encode())
+    assert receipt_problem(receipt, key) is None
+    for name in ("learner", "submission", "lab", "content_sha256", "received_at", "signature"):
+        assert receipt_problem(msgspec.structs.replace(receipt, **{name: "00"}), key) is not None, name
+
+
+def test_the_same_request_again_is_answered_alike_and_stored_once(room):
+    _, ada = room.join()
+    asked = room.submission()
+    answers = [room.intake.offer(ada, asked) for _ in range(5)]
+    assert len({each.result(20).receipt.submission for each in answers}) == 1
+    assert len(room.rows(tables.submissions)) == 1
+
+
+def test_a_key_is_its_owners_alone(room):
+    (_, ada), (_, bob) = room.join("Ada"), room.join("Bob")
+    asked = room.submission()
+    receipts = [room.intake.offer(token, asked).result(20).receipt for token in (ada, bob)]
+    assert len({receipt.submission for receipt in receipts}) == 2
+    with pytest.raises(RefusedError, match="another submission"):
+        room.submit(ada, lab="wrong", key=asked.key)
+
+
+def test_many_at_once_are_all_stored(room):
+    tokens = [room.join(f"learner {number}")[1] for number in range(60)]
+    asked = [room.submission(f"# right {number}\n") for number in range(60)]
+    with ThreadPoolExecutor(20) as pool:
+        accepted = list(pool.map(lambda pair: room.intake.offer(*pair).result(30), zip(tokens, asked, strict=True)))
+    assert len({one.receipt.submission for one in accepted}) == 60
+    stored = {row.blob for row in room.rows(tables.submissions)}
+    assert stored == {hashlib.sha256(content_of(one)).hexdigest() for one in asked}
+
+
+REFUSED = {
+    "unknown-lab": {"lab": "nothing", "lab_hash": "0" * 64},
+    "other-lab-version": {"lab_hash": "0" * 64},
+    "bad-request": {"device": "cuda"},
+    "wrong-files": {"files": {"work.py": b"", "../../etc/passwd": b""}},
+    "too-large": {"files": {"work.py": b"#" * (MAX_FILE_BYTES + 1)}},
+}
+
+
+@pytest.mark.parametrize(("code", "fields"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_measured_is_refused_with_the_reason(sqlite_room, code, fields):
+    _, ada = sqlite_room.join()
+    asked = sqlite_room.submission()
+    with pytest.raises(RefusedError) as refused:
+        sqlite_room.intake.offer(ada, msgspec.structs.replace(asked, **fields)).result(20)
+    assert refused.value.code == code
+    assert refused.value.remedy
+    assert sqlite_room.rows(tables.submissions) == []
+
+
+def refusal(room, token, **fields) -> str:
+    with pytest.raises(RefusedError) as refused:
+        room.submit(token, **fields)
+    return refused.value.code
+
+
+def test_a_missing_file_is_refused(sqlite_room):
+    _, ada = sqlite_room.join()
+    assert refusal(sqlite_room, ada, files={"diagnosis.toml": b""}) == "wrong-files"
+
+
+def test_nobody_submits_without_having_joined_or_after_being_removed(sqlite_room):
+    from bottleneck_lab.cohort import people
+
+    who, ada = sqlite_room.join()
+    assert refusal(sqlite_room, "guessed") == "not-joined"
+    with sqlite_room.cohort.database.writing() as connection:
+        people.remove(connection, who, sqlite_room.clock())
+    assert refusal(sqlite_room, ada) == "not-joined"
+
+
+def test_two_at_once_by_one_learner_are_too_fast(sqlite_room):
+    _, ada = sqlite_room.join()
+    sqlite_room.submit(ada)
+    with pytest.raises(RefusedError) as refused:
+        sqlite_room.intake.offer(ada, sqlite_room.submission()).result(20)
+    assert (refused.value.code, refused.value.retry_after_s) == ("too-fast", 5.0)
+
+
+def test_only_so_many_of_a_learner_wait(sqlite_room):
+    _, ada = sqlite_room.join()
+    for _ in range(3):
+        sqlite_room.submit(ada)
+    assert refusal(sqlite_room, ada) == "too-many-waiting"
+
+
+def test_a_budget_is_counted_down_and_can_be_extended(sqlite_room):
+    who, ada = sqlite_room.join()
+    with sqlite_room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", sqlite_room.clock(), budget=2)
+    assert [sqlite_room.submit(ada).left for _ in range(2)] == [1, 0]
+    assert refusal(sqlite_room, ada) == "budget-spent"
+    with sqlite_room.cohort.database.writing() as connection:
+        extend(connection, who.id, "slow", None, 1, sqlite_room.clock())
+    assert sqlite_room.submit(ada).left == 0
+
+
+def test_a_closed_lab_takes_nothing_but_from_those_with_an_extension(sqlite_room):
+    (who, ada), (_, bob) = sqlite_room.join("Ada"), sqlite_room.join("Bob")
+    now = sqlite_room.clock()
+    with sqlite_room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", now, due=now - 200, closes=now - 100)
+        extend(connection, who.id, "slow", now + 500, 0, now)
+    assert refusal(sqlite_room, bob) == "late"
+    assert sqlite_room.submit(ada).receipt
+
+
+def test_an_altered_blob_is_noticed_and_not_measured(sqlite_room):
+    _, ada = sqlite_room.join()
+    name = sqlite_room.submit(ada).receipt.content_sha256
+    sqlite_room.cohort.blobs.path(name).write_bytes(b'{"work.py":""}')
+    with pytest.raises(MachineError, match="altered"):
+        sqlite_room.cohort.blobs.get(name)
+    sqlite_room.runner().step()
+    assert sqlite_room.rows(tables.verdicts) == []
+    assert "altered" in sqlite_room.rows(tables.submissions)[0].note
+
+
+def test_orphans_are_collected_once_they_are_old_and_nothing_else(tmp_path):
+    import os
+
+    blobs = Blobs(tmp_path / "blobs")
+    kept, old, young = blobs.put([b"kept", b"old", b"young"])
+    for name in (kept, old):
+        os.utime(blobs.path(name), (0, 0))
+    assert blobs.collect([kept]) == 1
+    assert (blobs.get(kept), blobs.get(young)) == (b"kept", b"young")
+    assert not blobs.path(old).exists()
+    blobs.close()

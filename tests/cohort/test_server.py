@@ -1,0 +1,258 @@
+"""The server from outside: who may do what, and that nothing a learner writes does anything on a page."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.people import ROLES
+from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission
+from bottleneck_lab.cohort.server.app import ROUTERS
+from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
+from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.store import tables
+
+from .conftest import opened_room
+from .serving import Visitor, log_in, serving
+from .test_runner import run_until, settled
+
+NASTY = "<script>alert(1)</script>\"'&{{7*7}}\u202e\u200b"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A served cohort with somebody of each role, a learner with a nasty name, and a submission with a verdict."""
+    import os
+
+    from bottleneck_lab import catalog
+
+    from .conftest import MINI
+
+    saved = dict(os.environ)
+    folder = tmp_path_factory.mktemp("served") / "cohort"
+    os.environ.update({"BOTTLENECK_LAB_CONTENT": str(MINI), "BOTTLENECK_LAB_HOME": str(folder.parent / "home")})
+    catalog.load_labs.cache_clear()
+    try:
+        with opened_room(folder) as room:
+            room.cohort.database.clock = room.clock = time.time
+            with room.cohort.database.writing() as connection:
+                change_settings(connection, min_interval_s=0)
+                staff = {
+                    role: people.add_staff(connection, role, f"A. {role}", "correct horse battery", time.time())
+                    for role in ROLES[1:]
+                }
+            who, token = room.join(NASTY)
+            handle = room.intake.offer(token, room.submission(f"# right\n# {NASTY}\n")).result(20).receipt.submission
+            run_until(room.runner(), settled(room))
+            with serving(folder) as (port, _):
+                yield Served(room, port, {"learner": who, **staff}, token, handle)
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+        catalog.load_labs.cache_clear()
+
+
+class Served:
+    """What the tests below share."""
+
+    def __init__(self, room, port, people_, token, handle) -> None:
+        self.room, self.port, self.people, self.token, self.handle = room, port, people_, token, handle
+
+    def visitor(self, role) -> Visitor:
+        return log_in(self.room, self.port, self.people[role])
+
+
+def guards(route):
+    """The role that a route declares; `token` for learners' programs. None at all is an error of ours."""
+    found = declared(route.dependant)
+    needs = [each.role for each in found if isinstance(each, Needs)]
+    if found & {bearer, api_person}:
+        return "token"
+    assert len(needs) == 1, f"{route.path} declares {needs}"
+    return needs[0]
+
+
+def test_every_route_lets_in_its_role_and_those_above_and_nobody_else(served):
+    """Walks all routes with everybody. What is asked for with an unknown name or an empty form may be refused for that, never let in."""
+    routes = [route for router in ROUTERS for route in router.routes]
+    visitors = {None: Visitor(served.port), **{role: served.visitor(role) for role in ROLES}}
+    walked = 0
+    for route in routes:
+        needed, path = guards(route), route.path.format(handle=served.handle, slug="slow", code="x", token="x")
+        if path.startswith("/people/"):
+            path = path.replace(served.handle, served.people["learner"].handle)
+        if path in ("/logout", "/login") and "POST" in route.methods:
+            continue  # would end the sessions of this test; they have tests of their own
+        for role, visitor in visitors.items():
+            method = next(iter(route.methods - {"HEAD"}))
+            answer = visitor.get(path) if method == "GET" else visitor.post(path, csrf="wrong")
+            walked += 1
+            told = f"{method} {path} as {role}: {answer.status}"
+            if needed == "token":
+                assert answer.status == 401, told
+            elif needed is None:
+                assert answer.status < 500, told
+            elif role is None:
+                assert (answer.status, answer.headers.get("location")) == (303, "/login"), told
+            elif ROLES.index(role) < ROLES.index(needed):
+                assert answer.status == 403, told
+                assert "not for you" in answer.text, told
+            elif method == "GET":
+                assert answer.status == 200 or "/me/submissions/" in path, told
+            else:
+                assert answer.status == 403, told  # a wrong CSRF token
+                assert "not sent from its own page" in answer.text, told
+    assert walked >= 100
+
+
+def test_a_learner_sees_nothing_of_others(served):
+    _, other = served.room.join("Eve")
+    eve = Visitor(served.port, token=other)
+    assert eve.get(f"/api/submissions/{served.handle}").json()["code"] == "not-found"
+    assert eve.get("/api/me").json()["submissions"] == []
+    mine = Visitor(served.port, token=served.token).get(f"/api/submissions/{served.handle}").json()
+    assert mine["outcome"] == "PASS"
+
+
+def test_what_learners_write_is_text_on_every_page(served):
+    instructor, me = served.visitor("instructor"), served.visitor("learner")
+    person = served.people["learner"].handle
+    pages = ["/room", "/room/live", "/labs/slow", f"/people/{person}", f"/submissions/{served.handle}"]
+    texts = [instructor.get(path).text for path in pages] + [me.get("/me").text]
+    for text in texts:
+        assert "<script>alert" not in text
+        assert "49" not in text.split("alert(1)")[-1][:40]
+        assert "\u202e" not in text
+    assert sum("&lt;script&gt;alert(1)" in text for text in texts) >= 5
+
+
+def test_pages_run_no_foreign_script_and_are_kept_nowhere(served):
+    answer = served.visitor("instructor").get("/room")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_login_link_works_once_and_its_cookie_is_out_of_scripts_reach(served):
+    with served.room.cohort.database.writing() as connection:
+        token = people.new_link(connection, served.people["learner"], time.time())
+    first = Visitor(served.port).get(f"/login/{token}")
+    assert "httponly" in first.headers["set-cookie"].lower()
+    assert "samesite=lax" in first.headers["set-cookie"].lower()
+    assert Visitor(served.port).get(f"/login/{token}").status == 403
+    with served.room.cohort.database.reading() as connection:
+        stored = [row.token_sha256 for row in connection.execute(tables.sessions.select())]
+    cookie = first.headers["set-cookie"].split("=")[1].split(";")[0]
+    assert cookie not in stored
+
+
+def test_forms_from_elsewhere_change_nothing(served):
+    visitor = served.visitor("instructor")
+    body = f"csrf={visitor.csrf()}&paused=yes".encode()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert visitor.ask("POST", "/room/pause", body, Origin="http://evil.example", **kind).status == 403
+    assert visitor.ask("POST", "/room/pause", b"paused=yes", **kind).status == 403
+    assert "Pause measuring" in visitor.get("/room").text
+
+
+def test_instructors_log_in_by_password_and_guessing_is_stopped(served):
+    visitor = Visitor(served.port)
+    assert visitor.post("/login", name="a. INSTRUCTOR", password="correct horse battery").status == 303
+    assert visitor.get("/room").status == 200
+    assert visitor.post("/logout").headers["location"] == "/login"
+    assert visitor.get("/room").headers["location"] == "/login"
+    guesser = Visitor(served.port)
+    answers = [guesser.post("/login", name="a. assistant", password=f"guess {number}").status for number in range(12)]
+    assert answers == [403] * 10 + [429] * 2
+
+
+def test_a_revoked_code_lets_nobody_in(served):
+    with served.room.cohort.database.writing() as connection:
+        code = people.new_join_code(connection, time.time())
+    body = msgspec.json.encode({"code": code.lower().replace("-", " "), "name": "Late"})
+    assert Visitor(served.port).ask("POST", "/api/join", body).status == 200
+    instructor = served.visitor("instructor")
+    assert instructor.post("/settings/codes", revoke=code).status == 303
+    assert Visitor(served.port).ask("POST", "/api/join", body).json()["code"] == "wrong-code"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", "bad-request"),
+        (b"[]", "bad-request"),
+        (b'{"key":"x","surprise":1}', "bad-request"),
+        (b"x" * (MAX_BODY_BYTES + 10), "too-large"),
+    ],
+    ids=["no JSON", "another type", "another field", "too large"],
+)
+def test_what_is_no_submission_is_refused(served, body, code):
+    assert Visitor(served.port, token=served.token).ask("POST", "/api/submissions", body).json()["code"] == code
+
+
+def test_staff_change_rules_and_the_learner_sees_them(served):
+    instructor = served.visitor("instructor")
+    answer = instructor.post("/labs/wrong", due="2031-01-02T03:04", budget="3", hints_open="1", points="50")
+    assert answer.status == 303
+    assert instructor.post("/labs/wrong", due="tomorrow").status == 400
+    assert instructor.post("/room/announce", text="Pizza at noon").status == 303
+    me = Visitor(served.port, token=served.token).get("/api/me").json()
+    (lab,) = [one for one in me["labs"] if one["slug"] == "wrong"]
+    assert (lab["due"], lab["left"], lab["hints_open"]) == ("2031-01-02T03:04:00Z", 3, 1)
+    assert "Pizza at noon" in me["announcements"]
+
+
+def test_feedback_is_held_back_until_it_is_released(served):
+    instructor, learner = served.visitor("instructor"), Visitor(served.port, token=served.token)
+    instructor.post("/labs/slow", feedback_at="2090-01-01T00:00")
+    held = learner.get(f"/api/submissions/{served.handle}").json()
+    assert (held["outcome"], held["summary"], held["verdict"]) == (None, None, None)
+    assert "released at 2090-01-01" in held["note"]
+    page = served.visitor("learner").get(f"/me/submissions/{served.handle}").text
+    assert "PASS" not in page
+    instructor.post("/labs/slow", feedback_at="2020-01-01T00:00")
+    assert learner.get(f"/api/submissions/{served.handle}").json()["outcome"] == "PASS"
+
+
+def test_the_leaderboard_shows_those_who_chose_it_under_their_pseudonym(served):
+    learner = served.visitor("learner")
+    assert "Fast fox" not in learner.get("/leaderboard").text
+    learner.post("/me/leaderboard", shown="yes", pseudonym="Fast fox")
+    text = learner.get("/leaderboard").text
+    assert "Fast fox" in text
+    assert "alert(1)" not in text.split("<main")[1]
+
+
+def test_a_submission_is_seen_by_a_page_that_waits_for_it(served):
+    """Long polling returns when something happens and not before; the event stream carries it too."""
+    import http.client
+    import threading
+
+    _, token = served.room.join("Waiting")
+    asked = served.room.submission()
+    learner = Visitor(served.port, token=token)
+    accepted = learner.ask("POST", "/api/submissions", msgspec.json.encode(asked)).json()
+    handle = accepted["receipt"]["submission"]
+    stream = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    instructor = served.visitor("instructor")
+    stream.request("GET", "/events", headers={"Cookie": f"bottleneck_lab={instructor.cookie}"})
+    events = stream.getresponse()
+    threading.Timer(0.3, lambda: run_until(served.room.runner(), settled(served.room))).start()
+    standing = learner.get(f"/api/submissions/{handle}?after=0&wait=20").json()
+    assert standing["version"] > 0
+    lines = []
+    while not any(handle in line for line in lines):
+        lines.append(events.readline().decode())
+    stream.close()
+    end = time.monotonic() + 20
+    while learner.get(f"/api/submissions/{handle}?after={standing['version']}&wait=5").json()["state"] != "done":
+        assert time.monotonic() < end
+
+
+def test_the_same_body_as_a_learners_client_sends_decodes(served):
+    """The client's own encoding, so that both ends agree."""
+    asked = served.room.submission()
+    assert msgspec.json.decode(msgspec.json.encode(asked), type=Submission) == asked

@@ -1,0 +1,185 @@
+"""A workshop from start to end: thirty learners who are right, wrong, hostile, slow or gone, and an instructor who watches them in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab import catalog
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.client import Client, RefusedByServerError
+from bottleneck_lab.cohort.protocol import Join, Submission
+from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.store import tables
+
+from .fake_job import COMMAND
+from .serving import RUNNER, Process, serving
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+KINDS = ("right", "wrong", "hostile", "slow", "gone")
+LEARNERS = 30
+
+
+@pytest.fixture
+def workshop(sqlite_room):
+    """A served cohort with a runner, its clock the real one."""
+    room = sqlite_room
+    room.cohort.database.clock = room.clock = time.time
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, min_interval_s=0)
+    folder = room.cohort.folder
+    with serving(folder) as (port, server):
+        runner = Process(RUNNER, str(folder), "4", json.dumps(COMMAND), log=folder / "runner.log")
+        yield room, port, server, runner
+        if runner.process.poll() is None:
+            runner.kill()
+
+
+def texts(kind: str, number: int) -> list[str]:
+    """What a learner of this kind hands in, one after the other."""
+    unique = f"\n# learner {number}\n"
+    return {
+        "right": ["# wrong" + unique, "# right" + unique],
+        "wrong": ["# wrong" + unique + f"# {attempt}\n" for attempt in range(3)],
+        "hostile": ["# hostile" + unique + "</script><script>document.title='owned'</script>\x1b[2J"],
+        "slow": ["# slow 0.5" + unique],
+        "gone": ["# right" + unique],
+    }[kind]
+
+
+def submission(text: str, key: str) -> Submission:
+    lab = catalog.find_lab("slow")
+    return Submission(key, "slow", lab.content_hash(), "cpu", {"work.py": text.encode()}, hints=1)
+
+
+def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
+    """One learner, from joining to the last verdict; one who is gone never looks back."""
+    kind = KINDS[number % len(KINDS)]
+    name = f"{number:02} {kind}" + ("<img src=x onerror=alert(1)>" if kind == "hostile" else "")
+    joined = Client(f"127.0.0.1:{port}").join(Join(code, name))
+    client = Client(f"127.0.0.1:{port}", joined.token)
+    if kind == "hostile":
+        with pytest.raises(RefusedByServerError):
+            client.submit(Submission("k" * 8, "slow", "0" * 64, "cpu", {"/etc/passwd": b""}))
+        with pytest.raises(RefusedByServerError):
+            Client(f"127.0.0.1:{port}", "guessed").me()
+    for attempt, text in enumerate(texts(kind, number)):
+        accepted = client.submit(submission(text, f"learner-{number}-{attempt}"))
+        if kind == "gone":
+            return
+        standing = client.standing(accepted.receipt.submission)
+        while standing.state in ("queued", "running"):
+            standing = client.standing(standing.submission, standing.version, 20)
+        ended[name] = str(standing.outcome)
+
+
+@pytest.fixture
+def browser():
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield found
+        found.close()
+
+
+def link(room, person) -> str:
+    with room.cohort.database.writing() as connection:
+        return f"/login/{people.new_link(connection, person, time.time())}"
+
+
+@pytest.mark.browser
+def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path):
+    room, port, _, _ = workshop
+    with room.cohort.database.writing() as connection:
+        code, instructor = people.join_codes(connection)[0], people.the_instructor(connection, time.time())
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    page.goto(f"http://127.0.0.1:{port}{link(room, instructor)}")
+    page.wait_for_selector("text=Nobody has joined yet.")
+    ended: dict[str, str] = {}
+    learners = [threading.Thread(target=learn, args=(port, code, number, ended)) for number in range(LEARNERS)]
+    for learner in learners:
+        learner.start()
+    while any(learner.is_alive() for learner in learners):
+        page.wait_for_timeout(100)
+    page.wait_for_selector("text=Nothing waits.", timeout=30_000)
+    assert {outcome for name, outcome in ended.items() if name[3:] in ("right", "slow")} == {"PASS"}
+    assert {outcome for name, outcome in ended.items() if "wrong" in name or "hostile" in name} == {"FAIL"}
+    page.wait_for_function("document.querySelectorAll('.matrix .cell.pass').length === 18", timeout=10_000)
+    assert page.locator(".matrix .cell.fail").count() == 12
+    assert page.locator("#stuck-title + div tbody tr").count() == 6
+    assert page.title() == "Room · Autumn workshop"
+    look(page, tmp_path, "room")
+    page.locator(".matrix a", has_text="01 wrong").click()
+    page.wait_for_selector("text=Attempts")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector(".diff .added")
+    look(page, tmp_path, "submission")
+    page.goto(f"http://127.0.0.1:{port}/labs/slow")
+    page.wait_for_selector("[data-histogram][data-ready]")
+    look(page, tmp_path, "lab")
+    for path in ("settings", "me"):
+        page.goto(f"http://127.0.0.1:{port}/{path}")
+        look(page, tmp_path, path)
+    assert complaints == []
+
+
+def look(page, folder: Path, name: str) -> None:
+    """The page at both widths, in both colour schemes: nothing wider than the screen. The pictures go to $LAB_PICTURES, where that is set."""
+    pictures = Path(os.environ.get("LAB_PICTURES", folder))
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{name} is {wide} px too wide at {width}"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
+
+
+def test_killing_server_and_runner_loses_nothing_that_was_acknowledged(workshop):
+    """`kill -9` of both, again and again, while twelve learners submit and try again."""
+    room, port, server, runner = workshop
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, min_interval_s=0, max_waiting=99, max_failures=99)
+        code = people.join_codes(connection)[0]
+    tokens = [Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token for number in range(12)]
+    acknowledged: list[str] = []
+
+    def submit(number: int) -> None:
+        client = Client(f"127.0.0.1:{port}", tokens[number])
+        for attempt in range(4):
+            accepted = client.submit(submission(f"# right\n# {number} {attempt}\n", f"learner-{number}-{attempt}"))
+            acknowledged.append(accepted.receipt.submission)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        time.sleep(0.4)
+        for each in (server, runner):
+            each.kill()
+            each.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(set(acknowledged)) == len(acknowledged) == 48
+    end = time.monotonic() + 120
+    while any(row.state != "done" for row in room.rows(tables.submissions)):
+        time.sleep(0.2)
+        assert time.monotonic() < end
+    assert {row.handle for row in room.rows(tables.submissions)} == set(acknowledged)
+    assert sorted(row.submission for row in room.rows(tables.verdicts)) == list(range(1, 49))
