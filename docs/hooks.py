@@ -20,6 +20,13 @@ CAPTURES = ROOT / "datasets" / "captures"
 _PLACE = re.compile(r"<!-- built: (\w+) -->")
 
 
+def on_config(config: Any, **_: Any) -> None:
+    """Gives every page of docs/measured a place, after the one that lists them."""
+    (measured,) = [section["Measured"] for section in config["nav"] if "Measured" in section]
+    pages = sorted(f"measured/{page.name}" for page in (ROOT / "docs" / "measured").glob("*.md"))
+    measured += [page for page in pages if page not in measured]
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its built parts."""
     return _PLACE.sub(lambda found: _BUILT[found[1]](), markdown)

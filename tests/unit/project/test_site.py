@@ -31,8 +31,8 @@ def _places(nav: object) -> set[str]:
 
 def test_every_page_has_a_place_and_every_place_a_page():
     places = _places(yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Site)["nav"])
-    pages = {str(page.relative_to(DOCS)) for page in [*DOCS.glob("*.md"), *DOCS.glob("measured/*.md")]}
-    assert places == pages
+    pages = {page.name for page in DOCS.glob("*.md")}
+    assert places == {*pages, "measured/README.md"}  # docs/hooks.py places the rest of that folder
 
 
 def _sentences(page: str) -> list[str]:
