@@ -44,7 +44,7 @@ def test_quick_commands_load_nothing_slow(arguments, tmp_path):
 
 class TestCompletion:
     def test_offers_commands(self, tmp_path):
-        assert _complete("lab s", tmp_path) == ["start", "solution"]
+        assert _complete("lab s", tmp_path) == ["start", "solution", "submit", "status"]
 
     def test_offers_labs(self, tmp_path):
         assert _complete("lab start s", tmp_path) == ["slow"]

@@ -216,7 +216,7 @@ def test_canonical_bytes_are_sorted_compact_ascii_without_the_signature():
     data = attest.canonical_bytes(SIGNED)
     assert data.isascii()
     assert b'"signature"' not in data
-    assert data.startswith(b'{"advice":[],"attestation":"verified","criteria":[{"direction":"at_least",')
+    assert data.startswith(b'{"advice":[],"attestation":"verified","binding":null,"criteria":[{"direction":"at_least",')
     assert b'"low":1.2345678901234567' in data
 
 
