@@ -172,16 +172,15 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
     problem = next((trial.problem for trial in done if trial.problem), None)
-    late_problem = late and f"{late.name} took {used_s:.0f} s."
+    too_long = late and f"{late.name} took {used_s:.0f} s."
     found = {
         "baseline": (problem, len(done), None),
         "caught": _caught(done),
         "false-alarms": _alarms(done, settings),
-        "budget": (late_problem, len(done), used_s),
+        "budget": (too_long, len(done), used_s),
     }
-    stopped = any(part[0] for id_, part in found.items() if id_ != "false-alarms")
-    # What ended the trials early leaves too few clean jobs to say anything good of the rest.
-    return {id_: part for id_, part in found.items() if part[0] or not stopped}
+    # What ended the trials early leaves too few jobs to say anything good of the rest.
+    return {id_: part for id_, part in found.items() if part[0] or not (late or problem)}
 
 
 def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
@@ -200,4 +199,9 @@ def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, in
     n, k = len(clean(done)), false_alarms(done)
     if not n or k <= settings["alarms"] * n:
         return None, n, k / n if n else None
-    return f"{k} jobs named a benchmark that had become no slower, while {n} were clean.", n, k / n
+    alarmed = sum(trial.alarm for trial in clean(done))
+    return (
+        f"{k} jobs named a benchmark that had become no slower: {alarmed} of {n} clean ones, and {k - alarmed} others.",
+        n,
+        alarmed / n,
+    )
