@@ -59,7 +59,7 @@ def repository(tmp_path):
 def test_a_slower_working_tree_fails(repository):
     done = repository(0.012, "--perf-baseline", "HEAD")
     assert done.returncode == 1, done.stdout
-    assert "test_work.py::test_step is slower: 1.2" in done.stdout
+    assert "test_work.py::test_step is slower: 1." in done.stdout
 
 
 @pytest.mark.parametrize(("cost_s", "says"), [(0.01, "same: "), (0.005, "faster: 0.")])
