@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bottleneck_lab.commands.plain import PlainLines
 from bottleneck_lab.errors import ExitCode, LabError
-from bottleneck_lab.needs import require_linux
+from bottleneck_lab.needs import require_linux, require_packages
 from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
@@ -61,6 +61,18 @@ SECTIONS = {
     },
 }
 """Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
+
+_COHORT = {
+    "alembic": "alembic",
+    "argon2": "argon2-cffi",
+    "fastapi": "fastapi",
+    "jinja2": "jinja2",
+    "multipart": "python-multipart",
+    "segno": "segno",
+    "sqlalchemy": "sqlalchemy",
+    "uvicorn": "uvicorn",
+}
+"""Modules of the extra `cohort`, which only instructors need, and their packages."""
 
 _ANYWHERE = ("list", "doctor", "report", "compare", "verify")
 """What runs on Windows too. On macOS more does; what needs Linux there says so itself."""
@@ -130,9 +142,14 @@ class _Lab(_QuickFlags, TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command called `name`, as Typer makes it of its function. Raises MachineError for one that does not run on Windows."""
+    """The command called `name`, as Typer makes it of its function.
+
+    Raises MachineError for one that does not run on Windows, or whose module needs an extra that is not installed.
+    """
     if sys.platform == "win32" and name not in _ANYWHERE:
         require_linux(f"`lab {name}`")
+    if name == "cohort":
+        require_packages("cohort", **_COHORT)
     module = module_of(name)
     if name in _GROUPS:
         return _group(module)

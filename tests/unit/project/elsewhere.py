@@ -27,7 +27,7 @@ EXTRAS = {
     "triton",
     "fastapi",
     "uvicorn",
-    "sqlalchemy",
+    *("sqlalchemy", "alembic", "argon2", "segno", "multipart"),
 }
 DISTRIBUTIONS = {"torch", "torchvision", "pillow", "nvtx", "nvidia-dali-cuda130", "nvidia-ml-py", "ncu-report"}
 NOT_ON_WINDOWS = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}

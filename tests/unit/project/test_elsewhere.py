@@ -106,6 +106,14 @@ def test_without_the_extras_a_lab_says_which_it_needs(command, tmp_path):
     assert "bottleneck-lab[labs]" in done.stderr
 
 
+def test_without_the_extras_a_cohort_says_which_it_needs(tmp_path):
+    done = lab("bare", "cohort", "serve", at=tmp_path)
+    assert done.returncode == 4
+    assert "bottleneck-lab[cohort]" in done.stderr
+    done = lab("bare", "status", at=tmp_path)  # a learner needs none of it
+    assert "You have not joined a cohort." in done.stderr
+
+
 def test_without_the_extras_the_data_set_says_which_it_needs(tmp_path):
     done = lab("bare", "data", at=tmp_path)
     assert done.returncode == 4
