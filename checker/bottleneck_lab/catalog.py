@@ -106,7 +106,8 @@ class SiblingSpec(_Spec, frozen=True):
 class LabSpec(_Spec, frozen=True):
     """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
 
-    `name` is what learners call it, where the folder's name would tell them the cause.
+    `name` is what learners call it, where the folder's name would tell them the cause. `evidence` is the command that shows what a lab is about:
+    a capture, or what the workload prints.
     """
 
     title: str
@@ -125,6 +126,7 @@ class LabSpec(_Spec, frozen=True):
     questions: list[QuestionSpec] = []
     siblings: list[SiblingSpec] = []
     name: str = ""
+    evidence: Literal["profile", "run"] = "profile"
     version: int = 1
 
 

@@ -145,9 +145,11 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
 def practice_line(trial: Trial) -> str:
     """What `lab run` prints of a practice trial."""
     said = ", ".join(sorted(trial.answer)) or "passes"
-    true = ", ".join(sorted(trial.slower)) or "nothing"
-    mark = "missed" if trial.missed else "false alarm" if trial.alarm else ""
-    return f"{trial.name:10} gate: {said:32} slower in truth: {true:14} {trial.job.used_s:5.0f} s of the job's {trial.job.budget_s:.0f}   {mark}"
+    said = "all six" if len(trial.answer) == len(emulator().BENCHMARKS) else said
+    true = ", ".join(sorted(trial.slower)) or "-"
+    marks = ["caught"] if trial.slower and not trial.missed else ["MISSED"] if trial.missed else []
+    marks += ["false alarm"] if trial.alarm else []
+    return f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {said:32} truly slower: {true:12} {', '.join(marks)}".rstrip()
 
 
 def clean(done: list[Trial]) -> list[Trial]:

@@ -527,6 +527,17 @@ class TestNextStep:
         progress.note_attempt("slow", str(workspace.root), "PASS")
         assert self.next(workspace) == "lab start wrong"
 
+    def test_where_there_is_no_timeline_the_output_is_what_one_looks_at(self, content):
+        file = content / "labs" / "slow" / "lab.toml"
+        file.write_text('evidence = "run"\n' + file.read_text())
+        catalog.load_labs.cache_clear()
+        workspace, _ = start_workspace(catalog.find_lab("slow"), content / "work", "cpu")
+        assert self.next(workspace) == "lab run"
+        commit(workspace, {"cause": "memory bandwidth", "gain": 2.0}, "")
+        assert self.next(workspace) == "lab check"
+        check_once(workspace, Outcome.FAIL)
+        assert self.next(workspace) == "lab run"
+
     def test_at_the_end_of_the_course(self, content):
         for slug in catalog.load_labs():
             progress.note_attempt(slug, "/here", "PASS")

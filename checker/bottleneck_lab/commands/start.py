@@ -61,7 +61,7 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
                 style="dim",
             )
     say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
-    say(f"\nNext: cd {_quoted(workspace.root)} && lab profile", style="bold")
+    say(f"\nNext: cd {_quoted(workspace.root)} && lab {spec.evidence}", style="bold")
 
 
 def _quoted(path: Path) -> str:

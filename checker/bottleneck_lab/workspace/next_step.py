@@ -36,9 +36,11 @@ def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) ->
     last = attempts[-1].verdict.outcome if attempts else None
     if last == "PASS":
         return _after_pass(workspace, labs, progress)
-    if not numbered(workspace.captures) and not attempts:
+    seen = numbered(workspace.captures) or (workspace.lab.spec.evidence == "run" and load_record(workspace).commitments)
+    if not seen and not attempts:
         return Step(
-            "lab profile", "See where the time goes before you change anything. README.md says what the symptom is."
+            f"lab {workspace.lab.spec.evidence}",
+            "See what happens before you change anything. README.md says what the symptom is. Then `lab diagnose`.",
         )
     if questions and (is_blind(workspace) or not load_record(workspace).commitments):
         return Step(
@@ -59,6 +61,8 @@ def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) 
 def _after_diagnosis(workspace: Workspace, last: str | None) -> Step:
     if last in ("INCONCLUSIVE", "ERROR"):
         return Step("lab check", "The last check could not decide: do what it says, then check again.")
+    if last and workspace.lab.spec.evidence == "run":
+        return Step("lab run", "Change one thing and see what it brought; then `lab check`.")
     if last:
         return Step(
             "lab profile", "Change one thing, capture again, see with `lab compare` what it brought; then `lab check`."
