@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.roofline import Roofline, find_roofline
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
 from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
+from bottleneck_lab.analysis.workers import WorkerUse, find_workers
 from bottleneck_lab.trace.timeline import Timeline
 
 First = TypeVar("First")
@@ -71,6 +72,8 @@ class Summary(msgspec.Struct, frozen=True):
     """What was found but rests on what the capture lacks: nothing that would have to be fixed."""
     collectives: list[CollectiveRow] = []
     roofline: Roofline = Roofline()
+    workers: list[WorkerUse] = []
+    """The worker processes of a data loader, where the capture looked inside them."""
     blind: bool = False
     """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
 
@@ -128,6 +131,7 @@ def summarise(timeline: Timeline) -> Summary:
         withheld=withheld,
         collectives=find_collectives(inside),
         roofline=find_roofline(timeline),
+        workers=find_workers(timeline, window),
     )
 
 

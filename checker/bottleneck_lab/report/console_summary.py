@@ -42,6 +42,7 @@ def render_summary(summary: Summary, console: Console) -> None:
     elif parts:
         _print_biggest(sheet, parts[0])
         _print_inside(sheet, summary, parts[0])
+    _print_workers(sheet, summary)
     _print_operators(sheet, summary)
     _print_roofline(sheet, summary)
     _print_lines(sheet, summary)
@@ -208,6 +209,18 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
     for use in summary.launches[:TOP]:
         text = f"{use.kernels_per_step:,.0f} kernels a step, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+
+
+def _print_workers(sheet: Sheet, summary: Summary) -> None:
+    """How the loader's worker processes spent their time, and on which lines; of several workers, the busiest one's."""
+    for number, use in enumerate(summary.workers[:TOP]):
+        made = f"{use.batches} batch{'es' * (use.batches != 1)} of {words.format_duration(use.batch_ns)}"
+        took = f"{made}, at work {words.format_share(use.busy_share)} of the time"
+        if not number:
+            sheet.heading("Inside the loader's worker processes")
+        sheet.line(f"{use.worker}: {took}", indent=1)
+    for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
+        _print_named(sheet, row.line, row.share, words.format_duration(row.time_ns))
 
 
 def _print_operators(sheet: Sheet, summary: Summary) -> None:

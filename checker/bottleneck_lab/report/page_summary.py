@@ -174,11 +174,25 @@ def _finding(finding: Finding) -> Markup:
 
 def operators_section(summary: Summary) -> Section | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
-    wide = [build(summary) for build in (_kernels, _operators, _roofline, _lines)]
+    wide = [build(summary) for build in (_workers, _kernels, _operators, _roofline, _lines)]
     small = [build(summary) for build in (_syncs, _copies, _collectives, _launches, _memory, _stragglers)]
     if not any(wide) and not any(small):
         return None
     return section("operators", "Operators and kernels", *wide, tag("div", small, class_="pair"))
+
+
+def _workers(summary: Summary) -> Markup | None:
+    """One row a line of every worker process of the data loader, under the worker's own figures."""
+    cells = []
+    for use in summary.workers:
+        took = f"{use.batches} batch{'es' * (use.batches != 1)} of {words.format_duration(use.batch_ns)}"
+        cells.append([tag("b", use.worker), took, words.format_share_column(use.busy_share)])
+        cells += [
+            [_name(row.line), words.format_duration(row.time_ns), words.format_share_column(row.share)]
+            for row in use.lines
+        ]
+    head = ["worker, and its lines (sampled)", "time", "share"]
+    return _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
 
 
 def _operators(summary: Summary) -> Markup | None:

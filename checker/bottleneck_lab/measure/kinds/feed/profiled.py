@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
+import tempfile
+from pathlib import Path
 
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.feed.learner_api import Accelerator
+from bottleneck_lab.measure.kinds.feed.loader_workers import add_worker_rows, recorded_workers
 from bottleneck_lab.measure.kinds.feed.script import prepared, script_parser
 from bottleneck_lab.measure.kinds.profiling import child_parser, profiling, run_child
 from bottleneck_lab.measure.machine import loading_cores
@@ -21,10 +25,14 @@ def train(options: argparse.Namespace) -> None:
     cache = options.entry.parent / ".lab" / "cache"
     module = prepared(options.entry, options.photos, cache)
     channel = Channel(socket.socket(fileno=options.socket))
-    with profiling(options.trace, options.schedule) as step:
-        accelerator = Accelerator(channel, Arena.attach(options.arena), torch.profiler.record_function, step)
-        module.train(accelerator, options.photos, cache)
-    accelerator.finish()
+    with tempfile.TemporaryDirectory() as rows:
+        workers = recorded_workers(Path(rows)) if options.trace else contextlib.nullcontext()
+        with workers, profiling(options.trace, options.schedule) as step:
+            accelerator = Accelerator(channel, Arena.attach(options.arena), torch.profiler.record_function, step)
+            module.train(accelerator, options.photos, cache)
+        accelerator.finish()
+        if options.trace:
+            add_worker_rows(options.trace, Path(rows))
 
 
 def main() -> None:

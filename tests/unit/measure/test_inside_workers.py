@@ -1,0 +1,52 @@
+"""A DataLoader's worker processes show up in the trace, with the lines that they spent their time on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+from torch.utils.data import DataLoader, Dataset
+
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.measure.kinds.feed.loader_workers import add_worker_rows, recorded_workers
+from bottleneck_lab.trace import load
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            index += 0
+        return index
+
+
+def test_what_a_worker_does_is_in_the_trace(tmp_path):
+    rows, trace = tmp_path / "rows", tmp_path / "trace.json.gz"
+    begin = time.time_ns()
+    with recorded_workers(rows):
+        batches = [batch.tolist() for batch in DataLoader(Slow(), batch_size=4, num_workers=2)]
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1}
+    step |= {"ts": 0.0, "dur": (time.time_ns() - begin) / 1e3, "args": {}}
+    with gzip.open(trace, "wt") as file:
+        json.dump({"schemaVersion": 1, "baseTimeNanoseconds": begin, "traceEvents": [step]}, file)
+    add_worker_rows(trace, rows)
+    workers = summarise(load(trace)).workers
+    assert sorted(batches) == [list(range(at, at + 4)) for at in range(0, 24, 4)]
+    assert {use.worker for use in workers} == {"DataLoader worker 0", "DataLoader worker 1"}
+    assert sum(use.batches for use in workers) == 6
+    first = max(workers[0].lines, key=lambda line: line.time_ns)
+    assert first.line.startswith("test_inside_workers.py(")
+    assert "__getitem__" in first.line
+    assert first.share > 0.5
+
+
+def test_without_workers_nothing_is_added(tmp_path):
+    with recorded_workers(tmp_path / "rows"):
+        list(DataLoader(Slow(), batch_size=12))
+    assert not list((tmp_path / "rows").iterdir())
+    add_worker_rows(tmp_path / "none.json.gz", tmp_path / "rows")
+    assert not (tmp_path / "none.json.gz").exists()
