@@ -274,6 +274,7 @@ np.savez(out, labels=np.concatenate(keeper.labels), **{f"batch{i}": batch for i,
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entry", [LAB, SOLUTION, *VARIANTS], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_script_delivers_every_sample_once_and_right(judge, recipe, photos, tmp_path, entry):
     forth = list(range(16))
