@@ -110,7 +110,7 @@ def _python() -> list[Finding]:
     right = sys.version_info >= (3, 11)
     return [
         Finding("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
-        Finding("system", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
+        Finding("Linux", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
                 "" if sys.platform == "linux" else "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work here."),
     ]  # fmt: skip
 
