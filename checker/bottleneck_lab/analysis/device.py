@@ -57,6 +57,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
     streams: int
     gap_causes: list[GapCause]
     largest_gaps: list[Gap]
+    launching_ns: int = 0
+    """How long the host was at launching, one thing after another and without its waits. A host that needs less than the device works would be ahead."""
     unseen_ns: int = 0
     """Idle time, of unknown cause, in which work was waiting: longer than any device pauses."""
     busy_strip: list[float] = []
@@ -232,6 +234,7 @@ def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
         streams=len(different(time.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
+        launching_ns=_launching(time),
         unseen_ns=time.missing.total,
         busy_strip=_strip(time.busy, time.window),
     )
@@ -241,6 +244,11 @@ def _strip(busy: iv.Intervals, window: Window) -> list[float]:
     edges = np.linspace(window.start, window.end, STRIP + 1).astype(np.int64)
     covered, lengths = np.diff(iv.covered_before(busy, edges)), np.maximum(np.diff(edges), 1)
     return [round(share, 3) for share in (covered / lengths).tolist()]
+
+
+def _launching(time: DeviceTime) -> int:
+    host = time.host
+    return iv.clip(iv.subtract(host.launching, iv.join(host.sync, host.copy, host.allocation)), *time.window).total
 
 
 def _device_name(timeline: Timeline, rank: int, device: int) -> str:

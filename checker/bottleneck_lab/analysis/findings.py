@@ -178,7 +178,8 @@ def _launch(seen: Evidence) -> list[Finding]:
         return _small_operators(seen)
     share = _cause_share(seen, "launch")
     use = max(seen.launches, key=lambda u: u.kernels, default=None)
-    if share < IDLE_SHARE or use is None:
+    ahead = sum(device.launching_ns for device in seen.devices) < sum(device.busy_ns for device in seen.devices)
+    if share < IDLE_SHARE or use is None or ahead:  # what lets the queue run dry is to blame, and found by itself
         return []
     evidence = (
         f"For {share:.0%} of the time the device was idle while the host launched one kernel after another, each too late: {use.kernels_per_step:.0f} kernels "

@@ -246,9 +246,10 @@ def _not_launching(host: HostView) -> Covering:
 
 
 def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:
-    """The remaining stretches of gaps that began because the host stood waiting for the device.
+    """The remaining stretches that follow from the host's having stood waiting for the device.
 
     A wait that was still open when the device ran dry, or ended within the gap, kept the host from launching ahead: the whole gap follows from it.
+    So do later gaps before the next wait, where the host launches faster than the device works: it would be ahead by then.
     """
     waits = _waits(host)
     if not len(left.start) or not len(waits.start):
@@ -259,7 +260,18 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
     inside = index < len(waits.end)
     safe = np.minimum(index, len(waits.end) - 1)
     keep = inside & (waits.start[safe] <= begin) & (waits.end[safe] <= stop)
+    held = _held_back(waits, idle)
+    keep |= iv.covered_before(held, begin + 1) > iv.covered_before(held, begin)
     return iv.Intervals(left.start[keep], left.end[keep])
+
+
+def _held_back(waits: iv.Intervals, idle: iv.Intervals) -> iv.Intervals:
+    """From one wait's end to the next one's start, where the host launched for less time than the device then worked."""
+    start, end = waits.end[:-1], waits.start[1:]
+    done = waits.end[1:]
+    worked = done - start - (iv.covered_before(idle, done) - iv.covered_before(idle, start))
+    quick = end - start < worked
+    return iv.Intervals(start[quick], end[quick])
 
 
 def _waits(host: HostView) -> iv.Intervals:

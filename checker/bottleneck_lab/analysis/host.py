@@ -77,7 +77,7 @@ class HostView:
     """Disjoint stretches of the launching threads of one rank; `known` reaches from the first to the last thing recorded of them.
 
     Queueing a collective (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launching` are stretches in which one launch
-    (or operator, where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked steps, `stacks` says whether
+    or wait (or operator, where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked steps, `stacks` says whether
     frames of Python were recorded. `collectives` are in flight, on any thread, while the launching thread may do something else.
     """
 
@@ -117,13 +117,14 @@ def view_host(timeline: Timeline, rank: int) -> HostView:
     runtime, ranges = timeline.runtime, timeline.ranges
     operators = union_of(timeline.operators, chosen[timeline.operators.thread])
     steps = step_rows(timeline)
+    waits = where(runtime, SYNC_CALL)
     return HostView(
         input=iv.join(where(ranges, _INPUT_RANGE), where(timeline.python, _INPUT_FRAME)),
         copy=iv.join(where(ranges, _COPY_RANGE), where(runtime, COPY_CALL)),
         communication=iv.join(where(ranges, _COMMUNICATION), where(timeline.operators, _COMMUNICATION)),
         collectives=union_of(ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)),
         allocation=where(runtime, ALLOCATION_CALL),
-        sync=where(runtime, SYNC_CALL),
+        sync=waits,
         known=_extent(
             [table for table in (runtime, timeline.operators, timeline.python, ranges) if len(table)], chosen
         ),
@@ -131,7 +132,7 @@ def view_host(timeline: Timeline, rank: int) -> HostView:
         importing=marked(_IMPORTING),
         sleeping=marked(_SLEEPING),
         files=marked(_FILES),
-        launching=iv.close_holes(_launches(timeline, rank, operators), BUSY_LAUNCHING_NS),
+        launching=iv.close_holes(iv.join(_launches(timeline, rank, operators), waits), BUSY_LAUNCHING_NS),
         operators=operators,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),

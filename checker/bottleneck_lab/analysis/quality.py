@@ -169,9 +169,12 @@ def _work_elsewhere(timeline: Timeline) -> list[str]:
 
 
 def _overlapping_kernels(timeline: Timeline) -> list[str]:
-    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that; more is a wrong clock or merged files."""
+    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that; more is a wrong clock or merged files.
+
+    It also makes kernels of no length, which stand at the start of the next.
+    """
     device = timeline.device
-    rows = np.flatnonzero(device.kind == Kind.KERNEL)
+    rows = np.flatnonzero((device.kind == Kind.KERNEL) & (device.end > device.start))
     if len(rows) < 2 or timeline.emulated:
         return []
     rows = rows[np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))]  # they are in order of time
