@@ -70,6 +70,11 @@ class DeviceUse(msgspec.Struct, frozen=True):
         return self.busy_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
+    def working_share(self) -> float:
+        """Share (0–1) of the wall time in which the device computed or copied: waiting in collectives is no work."""
+        return (self.busy_ns - self.exposed_communication_ns) / self.wall_ns if self.wall_ns else 0.0
+
+    @property
     def working_ns(self) -> int:
         """The wall time without what lies before the first and after the last work, where no steps say what belongs to the program's loop, ns."""
         return self.wall_ns - sum(part.idle_ns for part in self.gap_causes if part.cause in OUTSIDE)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from bottleneck_lab.analysis.compare import Observation, compare, observe
+from bottleneck_lab.analysis.compare import Comparison, Observation, compare, observe
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import readable
 from bottleneck_lab.commands.screen import console
@@ -19,6 +20,7 @@ from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.trace.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.captures import find_capture
+from bottleneck_lab.workspace.commitments import is_blind_at
 from bottleneck_lab.workspace.folder import numbered
 
 EXAMPLE = "lab compare before.json.gz after.json.gz --html changes.html"
@@ -50,7 +52,7 @@ def command(
     if html:
         say(f"The comparison is in {_write(sides, html.expanduser().absolute())}")
         return
-    comparison = compare(*([observe(load(path)) for path in side] for side in sides))
+    comparison = _compared(sides, *([observe(load(path)) for path in side] for side in sides))
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
     else:
@@ -78,6 +80,19 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
             "Record both versions equally often, in turns.",
         )
     return sides
+
+
+def _compared(sides: tuple[Side, Side], before: list[Observation], after: list[Observation]) -> Comparison:
+    """The comparison; while a lab's cause is the learner's to find, without what the tool says of causes."""
+    comparison = compare(before, after)
+    if not _is_blind(sides):
+        return comparison
+    changes = [change for change in comparison.changes if change.group != "gap"]
+    return msgspec.structs.replace(comparison, changes=changes, findings_gone=[], findings_new=[])
+
+
+def _is_blind(sides: tuple[Side, Side]) -> bool:
+    return any(is_blind_at(path) for side in sides for path in side)
 
 
 def _find(what: str | None, default: int) -> Side:
@@ -127,7 +142,8 @@ def _write(sides: tuple[Side, Side], target: Path) -> Path:
     for side in sides:
         first.append(load(side[0]))
         observed.append([observe(first[-1]), *(observe(load(path)) for path in side[1:])])
-    page = render_comparison_html(compare(*observed), *first, names=(_name(sides[0]), _name(sides[1])))
+    names, blind = (_name(sides[0]), _name(sides[1])), _is_blind(sides)
+    page = render_comparison_html(_compared(sides, *observed), *first, names=names, blind=blind)
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())

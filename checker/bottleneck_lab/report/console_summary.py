@@ -40,8 +40,9 @@ def render_summary(summary: Summary, console: Console) -> None:
     if summary.blind:
         _print_evidence(sheet, summary)
     elif parts:
-        _print_biggest(sheet, parts[0])
-        _print_inside(sheet, summary, parts[0])
+        lead = _lead(parts)
+        _print_biggest(sheet, lead)
+        _print_inside(sheet, summary, lead)
     _print_workers(sheet, summary)
     _print_operators(sheet, summary)
     _print_roofline(sheet, summary)
@@ -70,7 +71,7 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     for note in summary.quality.notes:
         sheet.line(note, indent=1, style="dim")
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
-        sheet.line(f"Costliest finding: {finding.title}.", indent=1, style="bold")
+        sheet.line(f"Costliest finding: {finding.title} ({words.describe_gain(finding)}).", indent=1, style="bold")
 
 
 def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
@@ -81,7 +82,7 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
     if many:
         sheet.blank()
         for use in summary.devices[: 2 * TOP]:
-            _print_bar(sheet, device_label(use, ranks=len(summary.ranks)), use.busy_share, "busy")
+            _print_bar(sheet, device_label(use, ranks=len(summary.ranks)), use.working_share, "working")
 
 
 def _print_strips(sheet: Sheet, summary: Summary) -> None:
@@ -147,8 +148,17 @@ def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
     sheet.path(sheet.safe(lead) + sheet.fit(name, sheet.width - len(lead) - 2), indent=1)
 
 
+_LOST = 0.1
+
+
+def _lead(parts: Sequence[Part]) -> Part:
+    """The part to look at first: the largest that is no work, where that is a tenth or more."""
+    return next((part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0])
+
+
 def _print_biggest(sheet: Sheet, biggest: Part) -> None:
-    sheet.heading(f"2  The biggest block: {biggest.label}, {words.format_share(biggest.share)}")
+    title = "The biggest block" if biggest.key == "compute" else "Where most is lost"
+    sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     if biggest.share < _NEARLY_ALL:
         gain = 1 / (1 - biggest.share)
@@ -185,7 +195,7 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     elif biggest.key == "compute":
         rows = ((short_name(row.name), row.total_ns) for row in summary.kernels if not row.communication)
     else:
-        return [(name, share, "a step") for name, share in list(summary.range_shares.items())[:TOP]]
+        return [(name, share, "on the host") for name, share in list(summary.range_shares.items())[:TOP]]
     return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]
 
 

@@ -20,7 +20,7 @@ def evidence_only(summary: Summary) -> Summary:
     ]
     rows: Sequence[Any] = summary.roofline.rows
     roofline = replace(summary.roofline, rows=[replace(row, bound="unknown", ceiling_share=-1.0) for row in rows])
-    return msgspec.structs.replace(summary, devices=devices, findings=[], roofline=roofline, blind=True)
+    return msgspec.structs.replace(summary, devices=devices, findings=[], withheld=[], roofline=roofline, blind=True)
 
 
 def counters_only(pairs: list[Pair]) -> list[Pair]:

@@ -77,11 +77,18 @@ def render_html(
     return _fill_page(title, body)
 
 
-def render_comparison_html(comparison: Comparison, before: Timeline, after: Timeline, *, names: tuple[str, str]) -> str:
-    """The page about two versions: what changed, and the timeline of each, one above the other and aligned at their first steps."""
+def render_comparison_html(
+    comparison: Comparison, before: Timeline, after: Timeline, *, names: tuple[str, str], blind: bool = False
+) -> str:
+    """The page about two versions: what changed, and the timeline of each, one above the other and aligned at their first steps.
+
+    `blind`: gaps without their causes.
+    """
     sections: dict[str, Section | None] = {
         "Before and after": comparison_section(comparison),
-        "Timelines": timeline_section(pack_timelines((before, after)), events=before.events + after.events),
+        "Timelines": timeline_section(
+            pack_timelines((before, after), blind=blind), events=before.events + after.events, blind=blind
+        ),
     }
     header = _header(f"{names[0]} and {names[1]}", None, comparison.emulated, "", sections)
     body = join([header, tag("main", sections.values()), _footer()])

@@ -44,13 +44,13 @@ def pack_timeline(timeline: Timeline, *, blind: bool = False) -> PackedTimeline:
     return _packed(strings, lanes, origin, end, _steps(timeline, origin))
 
 
-def pack_timelines(pair: tuple[Timeline, Timeline]) -> PackedTimeline:
+def pack_timelines(pair: tuple[Timeline, Timeline], *, blind: bool = False) -> PackedTimeline:
     """Two captures in one, each with its lanes under its own headings: the second is moved so that both windows begin together."""
     begins = [find_window(timeline).start for timeline in pair]
     strings: tuple[str, ...] = ()
     lanes: list[Lane] = []
     for timeline, begin, when in zip(pair, begins, ("before", "after"), strict=True):
-        names, found = find_lanes(timeline)
+        names, found = find_lanes(timeline, blind=blind)
         lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in found]
         strings += names
     extents = [
