@@ -163,7 +163,7 @@ def _print_biggest(sheet: Sheet, biggest: Part) -> None:
     if biggest.share < _NEARLY_ALL:
         gain = 1 / (1 - biggest.share)
         sheet.line(
-            f"Removing it entirely would make the run {gain:.2f}x as fast (Amdahl); no fix of it can gain more.",
+            f"Removing this alone would make the run {gain:.2f}x as fast (Amdahl).",
             indent=3,
         )
 
@@ -195,7 +195,7 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     elif biggest.key == "compute":
         rows = ((short_name(row.name), row.total_ns) for row in summary.kernels if not row.communication)
     else:
-        return [(name, share, "on the host") for name, share in list(summary.range_shares.items())[:TOP]]
+        return [(name, share, "host") for name, share in list(summary.range_shares.items())[:TOP]]
     return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]
 
 
