@@ -40,5 +40,9 @@ class MachineError(LabError):
     """The machine cannot do what was asked: no space, no GPU, too busy, a missing tool."""
 
 
+class BusyMachineError(MachineError):
+    """Other programs took what a measurement needs: it says nothing of the work that was measured."""
+
+
 class CaptureError(LabError):
     """A trace or report that cannot be read, or cannot be trusted."""

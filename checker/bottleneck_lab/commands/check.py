@@ -20,6 +20,7 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture, problems
 from bottleneck_lab.grading.verdict import Standing, Verdict
+from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import shown
 from bottleneck_lab.measure.verifier import check_lab
@@ -45,13 +46,24 @@ Sign = Annotated[
 ]
 
 
+WhenQuiet = Annotated[
+    float | None,
+    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait at most so long for other programs to end."),
+]
+
+
 Static = Annotated[
     bool, typer.Option("--static", help="Measure nothing: compile the lab's CUDA kernels and say what became of them.")
 ]
 
 
 def command(
-    device: DeviceName = None, no_wait: NoWait = False, json: Json = False, sign: Sign = None, static: Static = False
+    device: DeviceName = None,
+    no_wait: NoWait = False,
+    when_quiet: WhenQuiet = None,
+    json: Json = False,
+    sign: Sign = None,
+    static: Static = False,
 ) -> None:
     """Measure your work and get a verdict.
 
@@ -61,6 +73,9 @@ def command(
         show_static(here(), as_json=json)
         return
     workspace = here()
+    if when_quiet is not None:
+        require_diagnosis(workspace)
+        _wait_until_quiet(when_quiet)
     attempt = check_here(workspace, device, no_wait=no_wait, key_file=sign)
     if json:
         print_json(attempt.verdict)
@@ -70,6 +85,12 @@ def command(
         note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
         tell_next(workspace)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _wait_until_quiet(minutes: float) -> None:
+    """Raises MachineError where the machine does not become quiet within the limit."""
+    with progress() as show:
+        wait_until_quiet(60 * minutes, lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0))
 
 
 def _tell_of_older_capture(workspace: Workspace) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from bottleneck_lab.analysis.statistics import Interval
 from bottleneck_lab.catalog import CriterionSpec, FailReason, Kind
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.errors import BusyMachineError, LabError
 from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialTest, State
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
@@ -23,6 +23,8 @@ PRESSURED_SHARE = 0.05
 
 NOISY_SHARE = 0.1
 """Difference between single measurements, as a share, that is worth naming: ten times that of a quiet machine."""
+
+WHEN_QUIET = "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
 
 _HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCONCLUSIVE: None}
 
@@ -227,6 +229,8 @@ def conclude(
     `machine` is a fault of the machine or of the checker: it says nothing about the learner's work, so it goes first.
     Then what surely fails, the gravest reason first; then what is undecided; and only then PASS.
     """
+    if isinstance(machine, BusyMachineError):
+        return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
     machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
     if machine is not None:
         return Conclusion(Outcome.ERROR, None, f"Not your work's fault: {_lower(machine.message)}", [machine.remedy])
@@ -304,10 +308,13 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
     if (conditions.other_cores or 0) > BUSY_CORES:
         of = f" of {conditions.cores}" if conditions.cores else ""
         cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
-        return cause, ["Close what else is running (`top` shows it).", again]
+        return cause, ["Close what else is running (`top` shows it).", WHEN_QUIET]
     if (conditions.waiting or 0) > PRESSURED_SHARE:
         cause = f"Programs had to wait for a CPU {conditions.waiting:.0%} of the time."
-        return cause, ["Close what else is running, or use a machine or container with more CPU time to itself.", again]
+        return cause, [
+            "Close what else is running, or use a machine or container with more CPU time to itself.",
+            WHEN_QUIET,
+        ]
     if (conditions.noise or 0) > NOISY_SHARE:
         unseen = "for a reason unseen" if conditions.other_cores is None else "though little else was running"
         cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.errors import LabError, MachineError
+from bottleneck_lab.errors import BusyMachineError, LabError, MachineError
 from bottleneck_lab.grading.criteria import (
     Conditions,
     Stopped,
@@ -200,6 +200,13 @@ def test_results_in_another_order_conclude_the_same():
         assert not any("data-wait" in advice for advice in conclusion.advice), (
             "each failure is said once, by its criterion"
         )
+
+
+def test_a_busy_machine_is_inconclusive_in_one_sentence():
+    fault = BusyMachineError("Other programs kept most cores busy.", "Close them.")
+    conclusion = conclude([], specs=SPECS, machine=fault)
+    assert (conclusion.outcome, conclusion.summary) == (Outcome.INCONCLUSIVE, fault.message)
+    assert any("--when-quiet" in advice for advice in conclusion.advice)
 
 
 def test_undecided_on_a_machine_that_is_in_doubt_says_by_how_much():

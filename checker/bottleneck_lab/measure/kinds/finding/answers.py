@@ -281,7 +281,7 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
         if answer != right:
             return ByTime(  # the machine's balance is measured
                 f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
-                "has to move, and compare with the machine's balance, which `lab doctor --measure` tells."
+                "has to move, and compare with the machine's balance: its operations a second over its bytes a second."
             )
     return None
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.errors import BusyMachineError, CaptureError, UsageError
 from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
-from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.finding import FindingSettings
 from bottleneck_lab.measure.kinds.finding.answers import (
     ByTime,
@@ -108,7 +107,7 @@ def _find_truth(
         captures.append(capture("warm"))
         error, spent_s = uncertainty(estimate_shares(captures, passes)), time.monotonic() - began
     if error > settings.loosest:
-        raise VerifierFault(
+        raise BusyMachineError(
             f"After {len(captures)} captures in {spent_s:.0f} s the operators' shares are still uncertain by {100 * error:.0f} points: "
             "this machine is too busy.",
             "Close other programs and check again.",

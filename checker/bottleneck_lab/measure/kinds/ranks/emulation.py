@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_fabric
@@ -233,7 +233,7 @@ class Crew:
         except Violation as violation:
             told = with_last_words(violation, self._worker.log_tail())
             if violation.reason == "timed out" and starvation.found():
-                raise MachineError(
+                raise BusyMachineError(
                     f"Other programs kept most cores busy: {len(links)} ranks did not come to an end.",
                     "Close other programs, wait for background jobs to end, and check again.",
                 ) from None

@@ -20,6 +20,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.statistics import bounds_at, log_ratios, noise_share
 from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.criteria import (
     Conditions,
     grade_check,
@@ -187,7 +188,9 @@ class Comparison:
                 break
         if verdict.fit:
             return verdict
-        raise VerifierFault(verdict.sentence, "Close other programs, wait for background jobs to end, and check again.")
+        raise BusyMachineError(
+            verdict.sentence, "Close other programs, wait for background jobs to end, and check again."
+        )
 
     def reference_alone_s(self) -> float:
         """Seconds of a call of the first case by the reference, as long as there is nobody to take turns with."""
