@@ -36,7 +36,7 @@ def page_of(timeline, verdict):
         summary=summary,
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits", True)],
-        comparison=compare(summary, summary),
+        comparison=compare(timeline, timeline),
     )
 
 
@@ -96,7 +96,7 @@ def test_the_wheel_zooms_once_the_timeline_has_the_focus(report):
     assert report.shown_ns < whole
 
 
-def test_dragging_along_the_ruler_shows_that_stretch(report):
+def test_dragging_along_the_ruler_marks_that_stretch_and_sums_it_up(report):
     page, whole = report.page, report.shown_ns
     page.locator("canvas.lanes").scroll_into_view_if_needed()
     box = page.locator("canvas.lanes").bounding_box()
@@ -106,7 +106,18 @@ def test_dragging_along_the_ruler_shows_that_stretch(report):
     page.mouse.down()
     page.mouse.move(right, box["y"] + 10, steps=4)
     page.mouse.up()
+    sums = page.locator(".sums")
+    assert sums.locator("b").first.inner_text() == "15.0 ms"
+    begin, end = (float(part) for part in sums.locator("code").inner_text().removesuffix(" ms").split("-"))
+    assert end - begin == pytest.approx(15, rel=0.01), "as `lab diagnose` takes it"
+    rows = [row.split("\t") for row in sums.locator("tbody").inner_text().splitlines() if row.strip()]
+    assert any("kernel" in cells[-1] or "conv" in cells[-1] for cells in rows), rows
+    assert report.shown_ns == whole
+    sums.get_by_role("button", name="Zoom to it").click()
     assert report.shown_ns == pytest.approx(whole / 2, rel=0.01)
+    page.focus("canvas.lanes")
+    page.keyboard.press("Escape")
+    assert not sums.is_visible()
 
 
 def test_the_longest_gap_is_shown_with_its_cause(report):

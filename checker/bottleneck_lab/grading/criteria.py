@@ -68,7 +68,8 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
 def not_held_against(result: CriterionResult, other_cores: float) -> CriterionResult:
     """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's."""
     if result.holds is False and other_cores > BUSY_CORES:
-        return msgspec.structs.replace(result, holds=None)
+        sentence = f"{result.sentence.rstrip('.')}; not held against you."
+        return msgspec.structs.replace(result, holds=None, sentence=sentence)
     return result
 
 

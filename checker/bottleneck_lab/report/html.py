@@ -101,7 +101,7 @@ def _header(
     badges = []
     if verdict:
         badges.append(tag("li", verdict.outcome.value, class_=f"badge outcome {verdict.outcome.value}"))
-        badges.append(tag("li", f"{verdict.lab} on {verdict.device}", class_="badge"))
+        badges.append(tag("li", f"{words.lab_name(verdict.lab)} on {verdict.device}", class_="badge"))
         badges.append(tag("li", verdict.attestation, class_="badge"))
     if emulated:
         badges.append(tag("li", "Emulated device: its times are modelled", class_="badge emulated"))
