@@ -13,20 +13,17 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.cohort.line import expected_wait_s, load_line
+from bottleneck_lab.cohort.ledger import Ledger
+from bottleneck_lab.cohort.line import load_line, load_pace
 from bottleneck_lab.cohort.moments import iso
-from bottleneck_lab.cohort.people import Person, by_token
+from bottleneck_lab.cohort.people import Person, by_tokens, unknown_token
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission
 from bottleneck_lab.cohort.receipts import sign_receipt
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import load_rules
-from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.store.database import note
-from bottleneck_lab.cohort.workers import free_slots
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
@@ -49,7 +46,6 @@ class _Stored(NamedTuple):
     request: _Request
     receipt: Receipt
     left: int | None
-    new: bool
 
 
 class Intake:
@@ -92,12 +88,10 @@ class Intake:
     def _take(self, batch: list[_Request]) -> None:
         batch = [request for request in batch if request.answer.set_running_or_notify_cancel()]
         try:
-            sound = [request for request in batch if self._formed(request)]
-            blobs = self._cohort.blobs.put([content_of(request.asked) for request in sound])
+            known = self._known([request for request in batch if self._formed(request)])
+            blobs = self._cohort.blobs.put([content_of(request.asked) for request, _ in known])
             with self._cohort.database.writing() as connection:
-                tried = [self._store(connection, *pair) for pair in zip(sound, blobs, strict=True)]
-                stored = [one for one in tried if one]
-                answers = self._answers(connection, stored)
+                stored, answers = self._store(connection, known, blobs)
         except Exception:  # whatever it is: the next requests want this thread
             log.exception("a batch of %d submissions could not be stored", len(batch))
             for request in batch:
@@ -108,6 +102,39 @@ class Intake:
             return
         for one, answer in zip(stored, answers, strict=True):
             one.request.answer.set_result(answer)
+
+    def _known(self, requests: list[_Request]) -> list[tuple[_Request, Person]]:
+        """Those by learners of this cohort: nobody else's files come to the disk."""
+        with self._cohort.database.reading() as connection:
+            people = by_tokens(connection, {request.token for request in requests})
+        for request in requests:
+            if request.token not in people:
+                request.answer.set_exception(unknown_token())
+        return [(request, people[request.token]) for request in requests if request.token in people]
+
+    def _store(
+        self, connection: Connection, known: list[tuple[_Request, Person]], blobs: list[str]
+    ) -> tuple[list[_Stored], list[Accepted]]:
+        now = self._cohort.database.clock()
+        ledger = Ledger(connection, [person for _, person in known], [request.asked.key for request, _ in known], now)
+        stored = []
+        for (request, person), blob in zip(known, blobs, strict=True):
+            try:
+                stored.append(self._enter(ledger, request, person, blob, now))
+            except RefusedError as refused:
+                request.answer.set_exception(refused)
+        ledger.write()
+        return stored, _answers(connection, stored, now)
+
+    def _enter(self, ledger: Ledger, request: _Request, person: Person, blob: str, now: float) -> _Stored:
+        asked = request.asked
+        if earlier := ledger.receipt(person, asked):
+            return _Stored(request, earlier, None)
+        left = ledger.require_allowed(person, asked.lab)
+        unsigned = Receipt(self._identifier, person.handle, token_hex(8), asked.lab, blob, iso(now), asked.key)
+        receipt = sign_receipt(unsigned, self._key)
+        ledger.add(person, asked, receipt)
+        return _Stored(request, receipt, left)
 
     def _formed(self, request: _Request) -> bool:
         """Whether it is worth storing at all; if not, its answer says why."""
@@ -138,49 +165,14 @@ class Intake:
             )
         _check_files(asked, lab)
 
-    def _store(self, connection: Connection, request: _Request, blob: str) -> _Stored | None:
-        try:
-            person = by_token(connection, request.token)
-            return _already(connection, request, person) or self._new(connection, request, person, blob)
-        except RefusedError as refused:
-            request.answer.set_exception(refused)
-            return None
 
-    def _new(self, connection: Connection, request: _Request, person: Person, blob: str) -> _Stored:
-        asked, now = request.asked, self._cohort.database.clock()
-        left = _require_allowed(connection, person, asked, load_settings(connection), now)
-        handle = token_hex(8)
-        receipt = sign_receipt(
-            Receipt(self._identifier, person.handle, handle, asked.lab, blob, iso(now), asked.key), self._key
-        )
-        told = {name: msgspec.to_builtins(getattr(asked, name)) for name in ("hints", "checks", "captures", "figures")}
-        values = {
-            "handle": handle,
-            "person": person.id,
-            "lab": asked.lab,
-            "device": asked.device,
-            "lab_hash": asked.lab_hash,
-            "request_key": asked.key,
-            "blob": blob,
-            "received": now,
-            "receipt": msgspec.json.encode(receipt).decode(),
-            "told": msgspec.json.encode(told).decode(),
-            "state": "queued",
-            "queued": now,
-        }
-        connection.execute(tables.submissions.insert().values(values))
-        connection.execute(tables.people.update().where(tables.people.c.id == person.id).values(seen=now))
-        note(connection, now, "submitted", person=person.id, submission=handle)
-        return _Stored(request, receipt, left, new=True)
-
-    def _answers(self, connection: Connection, stored: list[_Stored]) -> list[Accepted]:
-        places = {one.handle: place for place, one in enumerate(load_line(connection))}
-        slots = free_slots(connection, self._cohort.database.clock())
-        ahead = [places.get(one.receipt.submission, 0) for one in stored]
-        return [
-            Accepted(one.receipt, place, expected_wait_s(connection, place, slots), one.left)
-            for one, place in zip(stored, ahead, strict=True)
-        ]
+def _answers(connection: Connection, stored: list[_Stored], now: float) -> list[Accepted]:
+    places = {one.handle: place for place, one in enumerate(load_line(connection))}
+    pace = load_pace(connection, now)
+    ahead = [places.get(one.receipt.submission, 0) for one in stored]
+    return [
+        Accepted(one.receipt, place, pace.wait_s(place), one.left) for one, place in zip(stored, ahead, strict=True)
+    ]
 
 
 def _settle(answer: Future[Accepted], refused: RefusedError) -> None:
@@ -221,54 +213,3 @@ def _check_files(asked: Submission, lab: Lab) -> None:
                 f"{name} has {len(data)} bytes; {MAX_FILE_BYTES} are accepted.",
                 "Submit source code only, no data.",
             )
-
-
-def _already(connection: Connection, request: _Request, person: Person) -> _Stored | None:
-    """The same request, which came before: its receipt again, and nothing new."""
-    table = tables.submissions
-    query = select(table.c.receipt).where(table.c.person == person.id, table.c.request_key == request.asked.key)
-    found = connection.execute(query).scalar()
-    if found is None:
-        return None
-    receipt = msgspec.json.decode(found, type=Receipt)
-    if receipt.lab != request.asked.lab:
-        raise RefusedError(
-            "bad-request",
-            "That key belongs to another submission.",
-            "Send it with `lab submit`, which draws a new one.",
-        )
-    return _Stored(request, receipt, None, new=False)
-
-
-def _require_allowed(
-    connection: Connection, person: Person, asked: Submission, settings: Settings, now: float
-) -> int | None:
-    """How many submissions will be left of the budget after this one; None without a budget. Raises RefusedError for every limit."""
-    table = tables.submissions
-    mine = table.c.person == person.id
-    latest = connection.execute(select(func.max(table.c.received)).where(mine)).scalar()
-    if latest is not None and (wait := latest + settings.min_interval_s - now) > 0:
-        raise RefusedError("too-fast", "You have only just submitted.", f"Wait {wait:.0f} s.", wait)
-    waiting = connection.execute(
-        select(func.count()).where(mine, table.c.state.in_(("queued", "running")))
-    ).scalar_one()
-    if waiting >= settings.max_waiting:
-        raise RefusedError(
-            "too-many-waiting",
-            f"{waiting} of your submissions are waiting already.",
-            "Wait for one of them: `lab status` shows them.",
-            10.0,
-        )
-    rules = load_rules(connection, asked.lab, person.id)
-    if rules.closes is not None and now > rules.closes:
-        raise RefusedError(
-            "late", f"'{asked.lab}' closed at {iso(rules.closes)}.", "Ask your instructor for an extension."
-        )
-    left = rules.left(connection, person.id)
-    if left is not None and left <= 0:
-        raise RefusedError(
-            "budget-spent",
-            f"Your {rules.budget} submissions for '{asked.lab}' are spent.",
-            "`lab check` goes on measuring on your own machine; your instructor can grant more.",
-        )
-    return None if left is None else left - 1

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.workers import free_slots
 
 TYPICAL_S = 60.0
 """How long a check is taken to last until some have been measured."""
@@ -59,12 +60,20 @@ def load_line(connection: Connection) -> list[Waiting]:
     return in_turn(waiting, counts, {row[0]: row[1] for row in served})
 
 
-def expected_wait_s(connection: Connection, ahead: int, slots: int) -> float | None:
-    """How long until a submission with so many ahead of it is begun: the median of the last checks, in rounds of `slots`. None without a runner."""
-    if not slots:
-        return None
+class Pace(NamedTuple):
+    """How fast the line moves: how long a check typically lasts, and how many go on at once."""
+
+    typical_s: float
+    slots: int
+
+    def wait_s(self, ahead: int) -> float | None:
+        """How long until a submission with so many ahead of it is begun; None without a runner."""
+        return round(self.typical_s * (ahead + 0.5) / self.slots, 1) if self.slots else None
+
+
+def load_pace(connection: Connection, now: float) -> Pace:
+    """From the median of the last checks and the runners that are there."""
     table = tables.leases
     query = select(table.c.ended - table.c.taken).where(table.c.state == "done").order_by(table.c.id.desc()).limit(50)
     took = sorted(connection.execute(query).scalars())
-    typical = took[len(took) // 2] if took else TYPICAL_S
-    return round(typical * (ahead + 0.5) / slots, 1)
+    return Pace(took[len(took) // 2] if took else TYPICAL_S, free_slots(connection, now))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from secrets import token_hex
 from typing import Any, Literal
 
@@ -170,17 +171,28 @@ def check_password(connection: Connection, name: str, password: str) -> Person |
     return as_person(row) if row and good else None
 
 
+def by_tokens(connection: Connection, tokens: Iterable[str]) -> dict[str, Person]:
+    """Whose tokens these are; those that are nobody's, or were revoked, are left out."""
+    people, digests = tables.people, {digest(token): token for token in tokens}
+    query = select(*_PERSON, people.c.token_sha256).where(
+        people.c.token_sha256.in_(digests), people.c.removed.is_(None)
+    )
+    return {digests[row.token_sha256]: as_person(row) for row in connection.execute(query)}
+
+
 def by_token(connection: Connection, token: str) -> Person:
     """Whose token this is. Raises RefusedError when it is nobody's, or was revoked."""
-    people = tables.people
-    row = connection.execute(
-        select(*_PERSON).where(people.c.token_sha256 == digest(token), people.c.removed.is_(None))
-    ).first()
-    if row is None:
-        raise RefusedError(
-            "not-joined", "This cohort does not know you (any more).", "Join again with `lab join URL CODE`."
-        )
-    return as_person(row)
+    found = by_tokens(connection, [token])
+    if token not in found:
+        raise unknown_token()
+    return found[token]
+
+
+def unknown_token() -> RefusedError:
+    """What somebody is told whose token is nobody's."""
+    return RefusedError(
+        "not-joined", "This cohort does not know you (any more).", "Join again with `lab join URL CODE`."
+    )
 
 
 def by_handle(connection: Connection, handle: str) -> Person:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from sqlalchemy import Connection, func, select
 
@@ -35,13 +37,21 @@ class Rules(msgspec.Struct, frozen=True):
 
 def load_rules(connection: Connection, lab: str, person: int | None = None) -> Rules:
     """The rules of a lab; with a learner's extension laid over, where there is one."""
-    row = connection.execute(select(tables.labs).where(tables.labs.c.slug == lab)).first()
-    rules = Rules(*row) if row else Rules(lab)
+    return rules_for(connection, [] if person is None else [person])(lab, person)
+
+
+def rules_for(connection: Connection, people: list[int]) -> Callable[[str, int | None], Rules]:
+    """The rules of any lab for any of these people, read at once."""
     table = tables.extensions
-    extra = connection.execute(
-        select(table.c.due, table.c.extra_budget).where(table.c.lab == lab, table.c.person == person)
-    ).first()
-    return _extended(rules, extra.due, extra.extra_budget) if extra else rules
+    rules = all_rules(connection)
+    rows = connection.execute(select(table).where(table.c.person.in_(people)))
+    extra = {(row.person, row.lab): (row.due, row.extra_budget) for row in rows}
+
+    def of(lab: str, person: int | None) -> Rules:
+        own = extra.get((person or 0, lab))
+        return _extended(rules.get(lab, Rules(lab)), *own) if own else rules.get(lab, Rules(lab))
+
+    return of
 
 
 def all_rules(connection: Connection) -> dict[str, Rules]:

@@ -8,17 +8,16 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.line import expected_wait_s, load_line
+from bottleneck_lab.cohort.line import load_line, load_pace
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.people import Person
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import Rules, load_rules
+from bottleneck_lab.cohort.rules import Rules, load_rules, rules_for
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import Judge, Judged
 from bottleneck_lab.cohort.view.room import announcements
-from bottleneck_lab.cohort.workers import free_slots
 
 SHOWN = 50
 """The latest so many submissions are listed."""
@@ -49,7 +48,7 @@ def _standing(connection: Connection, row: Row[Any], judged: Judged | None, rule
         if row.state == "queued"
         else 0
     )
-    wait_s = expected_wait_s(connection, ahead, free_slots(connection, now)) if row.state == "queued" else None
+    wait_s = load_pace(connection, now).wait_s(ahead) if row.state == "queued" else None
     outcome, summary, note = (
         (str(judged.outcome or "ERROR"), judged.summary, row.note) if judged else (None, None, row.note)
     )
@@ -67,7 +66,8 @@ def load_me(connection: Connection, judge: Judge, person: Person, now: float) ->
     table, cohort = tables.submissions, connection.execute(select(tables.cohort)).one()
     rows = connection.execute(select(table).where(table.c.person == person.id).order_by(table.c.id.desc())).all()
     judged = {one.submission: one for one in judge.latest(connection, table.c.person == person.id)}
-    rules = {slug: load_rules(connection, slug, person.id) for slug in {*load_labs(), *(row.lab for row in rows)}}
+    of = rules_for(connection, [person.id])
+    rules = {slug: of(slug, person.id) for slug in {*load_labs(), *(row.lab for row in rows)}}
     settled = {row.handle: judged.get(row.handle) if row.state in ("done", "failed") else None for row in rows}
     return Me(
         cohort.id,
