@@ -102,8 +102,13 @@ def create_cohort(folder: Path, config: Config) -> str:
             connection.execute(tables.cohort.insert().values(settings=settings, **values))
             new_join_code(connection, now)
             note(connection, now, "created")
-    write_bytes(folder / CONFIG, _toml(config).encode())
+    write_config(folder, config)
     return identifier
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write `cohort.toml`: from then on the folder is a cohort's."""
+    write_bytes(folder / CONFIG, _toml(config).encode())
 
 
 def _toml(config: Config) -> str:

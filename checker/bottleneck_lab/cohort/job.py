@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from bottleneck_lab.capture.monitor import open_nvml
 from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
@@ -180,15 +181,13 @@ def _busy() -> str | None:
 
 
 def _gpu_temperatures() -> list[int]:
-    try:
-        import pynvml  # noqa: PLC0415 - an extra that most machines do not have
-    except ImportError:
+    nvml, _ = open_nvml()
+    if nvml is None:
         return []
     try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU) for handle in handles]
-    except pynvml.NVMLError:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU) for handle in handles]
+    except nvml.NVMLError:
         return []
 
 

@@ -77,6 +77,7 @@ class Runner:
             now = self._cohort.database.clock()
             for lease in leases.active_leases(connection, self._name):
                 if self._executor.survives and lease.job is not None:
+                    self._executor.adopt(lease.slot, lease.job)
                     self._under_way[lease.nonce] = (lease, lease.job)
                 else:
                     leases.give_up(connection, lease.nonce, "The runner was started again.", now, blame=False)

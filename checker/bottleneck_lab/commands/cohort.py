@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort import leases, people
+from bottleneck_lab.cohort.backup import back_up
+from bottleneck_lab.cohort.backup import restore as restore_
 from bottleneck_lab.cohort.executors.base import Executor
 from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.executors.ray import RayExecutor
+from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
+from bottleneck_lab.cohort.exports import ENDINGS, Format
+from bottleneck_lab.cohort.exports import export as export_
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, folder_name, open_cohort
 from bottleneck_lab.cohort.job import end_with
 from bottleneck_lab.cohort.logs import log_json
 from bottleneck_lab.cohort.qr import qr_terminal
+from bottleneck_lab.cohort.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.runner import Runner, keep_lock
 from bottleneck_lab.cohort.server.serve import Keeper
 from bottleneck_lab.cohort.server.serve import serve as serve_
+from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store.database import explained
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.cohort.view.room import load_room
@@ -29,7 +38,10 @@ from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.machine import cuda_devices
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.workspace.atomic import write_bytes
 
+ExecutorName = Literal["local", "slurm", "ray"]
+"""Where checks run."""
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
 Gpus = Annotated[
     str | None, typer.Option("--gpus", help="Which GPUs, such as 0,1; by default all.", show_default=False)
@@ -161,6 +173,11 @@ def link(
 
 def runner(
     folder: Folder = Path(),
+    executor: Annotated[ExecutorName, typer.Option("--executor", help="Where checks run.")] = "local",
+    jobs: Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks at once.")] = 4,
+    sbatch: Annotated[
+        list[str] | None, typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="This runner's name; by default the machine's.", show_default=False)
     ] = None,
@@ -181,14 +198,22 @@ def runner(
     with open_cohort(folder) as cohort:
         descriptor = keep_lock(cohort, called)
         try:
-            Runner(cohort, _executor(cohort, gpus), called, sandbox_required=not allow_unsandboxed, quiet_s=quiet).run(
-                lambda: bool(stopping)
-            )
+            Runner(
+                cohort,
+                _executor(executor, cohort, gpus, jobs, sbatch or []),
+                called,
+                sandbox_required=not allow_unsandboxed,
+                quiet_s=quiet,
+            ).run(lambda: bool(stopping))
         finally:
             os.close(descriptor)
 
 
-def _executor(cohort: Cohort, gpus: str | None) -> Executor:
+def _executor(kind: ExecutorName, cohort: Cohort, gpus: str | None, jobs: int, options: list[str]) -> Executor:
+    if kind == "slurm":
+        return SlurmExecutor(jobs, gpus=gpus != "", options=options)
+    if kind == "ray":
+        return RayExecutor(jobs, gpus=gpus != "")
 
     return LocalExecutor(cohort.folder / "slots", _gpus(gpus))
 
@@ -239,6 +264,91 @@ def _show(name: str, room: Any) -> None:
         say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")
 
 
+def roster(
+    file: Annotated[Path, typer.Argument(help="A CSV file with a column student_id (or identifier).")],
+    folder: Folder = Path(),
+    only: Annotated[bool, typer.Option("--only", help="From now on, only those on the roster can join.")] = False,
+) -> None:
+    """Add the learners of a roster, or correct them. They join with `lab join URL CODE --id STUDENT_ID`."""
+    try:
+        learners = read_roster(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.", "Name a CSV file in UTF-8.") from error
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        added, corrected = enter_roster(connection, learners, cohort.database.clock())
+        if only:
+            change_settings(connection, roster_only=True)
+    say(f"{added} learners added, {corrected} corrected.", style="green")
+
+
+def export(
+    kind: Annotated[Format, typer.Argument(help="csv, nbgrader, canvas, json, or files (for JPlag and Dolos).")],
+    folder: Folder = Path(),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to; by default named after the cohort.", show_default=False),
+    ] = None,
+) -> None:
+    """Write the grades, or the graded files, for another program."""
+    with open_cohort(folder) as cohort:
+        with cohort.database.reading() as connection:
+            data = export_(connection, judge_of(cohort.public_key), cohort.blobs, kind)
+        place = output or Path(f"{folder_name(cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}")
+    write_bytes(place, data)
+    say(f"Wrote {place}.", style="green")
+
+
+def regrade(
+    lab: Annotated[str, typer.Argument(help="The lab, or the handle of one submission.")],
+    folder: Folder = Path(),
+    checker: Annotated[
+        str | None,
+        typer.Option("--checker", help="Only what this version of the checker measured.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure again what was handed in. The verdicts so far stay on record; the newest counts."""
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        judged = judge_of(cohort.public_key).latest(connection)
+        chosen = [
+            one.submission for one in judged if lab in (one.lab, one.submission) and checker in (None, one.checker)
+        ]
+        count = leases.regrade(connection, chosen, cohort.database.clock())
+    say(f"{count} submissions are queued again.")
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="A new file. The signing key is in it: keep it to yourself.")],
+    folder: Folder = Path(),
+) -> None:
+    """Write the whole cohort to one file, while it runs."""
+    with open_cohort(folder) as cohort:
+        count = back_up(cohort, file)
+    say(f"Wrote {file}: {count} different submissions, readable by you alone.", style="green")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `lab cohort backup` wrote.")],
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="A new folder for it.")],
+    database: Annotated[str, typer.Option("--database", help="postgresql://user@host/name, in place of SQLite.")] = "",
+) -> None:
+    """Make a cohort anew from a backup; on the other database too."""
+    with explained():
+        name = restore_(file, folder, database)
+    say(f"Restored '{name}' in {folder}. Next: lab cohort serve --folder {folder}", style="green")
+
+
+def staff(
+    name: Annotated[str, typer.Argument(help="The name to log in with.")],
+    folder: Folder = Path(),
+    role: Annotated[Literal["assistant", "instructor"], typer.Option("--role")] = "assistant",
+) -> None:
+    """Add an assistant or an instructor; prints the password, once."""
+    password = secrets.token_urlsafe(15)
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        people.add_staff(connection, role, name, password, cohort.database.clock())
+    say(f"{name} logs in at /login with the password  {password}")
+
+
 def _log() -> None:
     """One line of JSON an event, on stderr."""
     log_json()
@@ -249,6 +359,12 @@ COMMANDS = {
     "serve": (serve, "lab cohort serve --folder autumn-workshop --host 0.0.0.0"),
     "status": (status, "lab cohort status --folder autumn-workshop"),
     "runner": (runner, "lab cohort runner --folder autumn-workshop --gpus 0,1"),
+    "roster": (roster, "lab cohort roster students.csv --folder autumn-workshop --only"),
+    "export": (export, "lab cohort export nbgrader --folder autumn-workshop"),
+    "regrade": (regrade, "lab cohort regrade dataloader --folder autumn-workshop"),
+    "backup": (backup, "lab cohort backup autumn.tar --folder autumn-workshop"),
+    "restore": (restore, "lab cohort restore autumn.tar --folder restored"),
+    "staff": (staff, "lab cohort staff Grace --folder autumn-workshop"),
     "link": (link, "lab cohort link --folder autumn-workshop"),
 }
 """Every command of the group, with its example."""

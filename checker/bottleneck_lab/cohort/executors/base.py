@@ -45,6 +45,10 @@ class Executor(ABC):
     def release(self, slot: str, handle: str | None) -> None:
         """The job has ended and was dealt with, or was never started."""
 
+    def adopt(self, slot: str, handle: str) -> None:
+        """Go on with a job of an earlier runner; only of an executor that `survives`."""
+        raise NotImplementedError
+
     @abstractmethod
     def slots(self) -> list[Slot]:
         """Room for checks, and the handles of what is under way."""

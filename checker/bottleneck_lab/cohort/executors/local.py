@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.executors.base import Executor, Progress
+from bottleneck_lab.cohort.gpu_health import gpu_health
 from bottleneck_lab.cohort.workers import Slot
 from bottleneck_lab.errors import MachineError
 
@@ -116,6 +117,9 @@ class LocalExecutor(Executor):
     def slots(self) -> list[Slot]:
         under_way = {slot: handle for handle, (slot, _) in self._jobs.items()}
         return [Slot(name, under_way.get(name)) for name in (*self._gpus, *self._machine)]
+
+    def health(self) -> dict[str, str]:
+        return gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])
 
     def close(self) -> None:
         for handle, (slot, _) in list(self._jobs.items()):

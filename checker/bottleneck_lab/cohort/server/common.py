@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.metrics import render_metrics
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.secrets import plain_code
 from bottleneck_lab.cohort.server.guard import (
@@ -99,6 +100,15 @@ async def events(request: Request, session: AsLearner) -> Response:
 def live() -> Response:
     """The server answers."""
     return Response("ok\n", media_type="text/plain")
+
+
+@router.get("/metrics", dependencies=[Depends(OPEN)])
+def metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        text = render_metrics(connection, shared.judge, shared.cohort.database.clock(), shared.hub.watchers)
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 @router.get("/health/ready", dependencies=[Depends(OPEN)])

@@ -9,10 +9,14 @@ from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort import leases, people
+from bottleneck_lab.cohort.exports import ENDINGS, FORMATS, TYPES, Format, export
+from bottleneck_lab.cohort.folder import folder_name
+from bottleneck_lab.cohort.grades import Grade, load_grades
 from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.people import Session, clean
 from bottleneck_lab.cohort.qr import qr_page
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.rules import all_extensions, extend, load_rules, set_rules
 from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form, form, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
@@ -195,6 +199,42 @@ def regrade(request: Request, handle: str) -> Response:
     with database.writing() as connection:
         leases.regrade(connection, [handle], database.clock())
     return RedirectResponse(f"/submissions/{handle}", status_code=303)
+
+
+@router.get("/grades")
+def grades(request: Request, session: AsInstructor) -> Response:
+    """Every learner's scores, and the exports."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        found = load_grades(connection, shared.judge)
+    rows: dict[str, list[Grade]] = {}
+    for grade in found:
+        rows.setdefault(grade.student.handle, []).append(grade)
+    return shared.page("grades.html", session, rows=rows, labs=list(load_labs()), formats=FORMATS)
+
+
+@router.get("/export/{kind}", dependencies=[Depends(INSTRUCTOR)])
+def export_grades(request: Request, kind: Format) -> Response:
+    """One export as a file."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        data = export(connection, shared.judge, shared.cohort.blobs, kind)
+    name = f"{folder_name(shared.cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=TYPES.get(kind, "text/csv; charset=utf-8"), headers=headers)
+
+
+@router.post("/settings/roster", dependencies=[Depends(INSTRUCTOR)])
+def roster(request: Request, fields: Form) -> Response:
+    """Add the learners of a CSV file, or correct them."""
+    database = state(request).cohort.database
+    try:
+        learners = read_roster(fields.get("roster", ""))
+    except UsageError as error:
+        raise RefusedError("bad-request", error.message, error.remedy) from error
+    with database.writing() as connection:
+        enter_roster(connection, learners, database.clock())
+    return RedirectResponse("/room", status_code=303)
 
 
 @router.get("/settings")

@@ -35,8 +35,11 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A consistent view that nobody's writing changes meanwhile."""
-        with self.engine.connect() as connection, connection.begin():
-            yield connection
+        with self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -17,6 +17,10 @@ from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
 
 
+STOPPED = ("crashed", "timed out", "tampered", "forbidden call")
+"""Reasons of a FAIL for which nothing that held before counts."""
+
+
 class Judged(msgspec.Struct, frozen=True):
     """What a verdict comes to. `value` and `target` are those of the lab's first target; `problem` says why the record is not to be believed."""
 
@@ -48,10 +52,12 @@ class Judged(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share (0–1) of the criteria that hold; 1 only for PASS."""
+        """The share (0–1) of the criteria that hold; 1 only for a lab that is solved, 0 for work that was stopped."""
         if self.passed:
             return 1.0
-        return self.held / self.total if self.total and self.outcome is Outcome.FAIL else 0.0
+        if self.outcome is not Outcome.FAIL or self.reason in STOPPED or not self.total:
+            return 0.0
+        return min(self.held, self.total - 1) / self.total
 
 
 def _query(*columns: Any) -> Select[Any]:

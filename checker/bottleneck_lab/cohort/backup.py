@@ -1,0 +1,118 @@
+"""A backup while the cohort runs: one archive with everything, restored into another folder, on either database."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, Integer, select, text
+
+from bottleneck_lab.cohort.folder import CONFIG, Cohort, Config, open_cohort, write_config
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.workspace.atomic import explained
+
+_KEYS = ("cohort.pem", "cohort.pem.pub")
+_MARK = "backup.json"
+SCHEMA = 1
+
+
+def back_up(cohort: Cohort, file: Path) -> int:
+    """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it; how many submissions.
+
+    The database is read in one transaction, and blobs are never changed: what comes in meanwhile is not in it, everything before is.
+    """
+    if file.exists():
+        raise UsageError(f"{file} exists already.", "Choose another name: a backup is never overwritten.")
+    partial = file.with_name(f".{file.name}.partial")
+    with explained(file):
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w|") as archive:
+            count = _fill(cohort, archive)
+            out.flush()
+        partial.rename(file)
+    return count
+
+
+def _fill(cohort: Cohort, archive: tarfile.TarFile) -> int:
+    _add(archive, _MARK, msgspec.json.encode({"schema": SCHEMA, "name": cohort.config.name}))
+    for name in _KEYS:
+        _add(archive, f"key/{name}", cohort.key_file.with_name(name).read_bytes())
+    with cohort.database.reading() as connection:
+        for table in tables.metadata.sorted_tables:
+            rows = [tuple(row) for row in connection.execute(select(table))]
+            _add(archive, f"tables/{table.name}.json", msgspec.json.encode(rows))
+        blobs = set(connection.execute(select(tables.submissions.c.blob)).scalars())
+    for name in sorted(blobs):
+        _add(archive, f"blobs/{name}", cohort.blobs.get(name))
+    return len(blobs)
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o600
+    archive.addfile(member, io.BytesIO(data))
+
+
+def restore(file: Path, folder: Path, database: str = "") -> str:
+    """Make the cohort of a backup anew in `folder`, and in `database` where that is named; its name.
+
+    Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
+    """
+    if (folder / CONFIG).exists():
+        raise UsageError(f"{folder} holds a cohort already.", "Restore into a new folder.")
+    try:
+        parts = dict(_read(file))
+        name = str(msgspec.json.decode(parts[_MARK])["name"])
+    except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
+        raise UsageError(
+            f"{file} is no whole backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
+        ) from error
+    with explained(folder):
+        for part in ("key", "jobs", "blobs"):
+            (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        for key in _KEYS:
+            (folder / "key" / key).write_bytes(parts[f"key/{key}"])
+            (folder / "key" / key).chmod(0o600)
+    write_config(folder, Config(name, database))
+    with open_cohort(folder) as cohort:
+        cohort.blobs.put([data for part, data in parts.items() if part.startswith("blobs/")])
+        with cohort.database.writing() as connection:
+            _enter(connection, parts)
+    return name
+
+
+def _read(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The parts, by name; nothing is unpacked to a path that the archive chose."""
+    with tarfile.open(file) as archive:
+        for member in archive:
+            if member.isfile() and (content := archive.extractfile(member)):
+                yield member.name, content.read()
+
+
+def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
+    if connection.execute(select(tables.cohort.c.id)).first():
+        raise UsageError("That database holds a cohort already.", "Name an empty database.")
+    for table in tables.metadata.sorted_tables:
+        rows = msgspec.json.decode(parts[f"tables/{table.name}.json"])
+        names = [column.name for column in table.columns]
+        if rows:
+            connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
+        _count_on(connection, table.name, names[0], isinstance(table.columns[names[0]].type, Integer))
+
+
+def _count_on(connection: Connection, table: str, column: str, counted: bool) -> None:
+    """PostgreSQL's counters start behind what was put in by number."""
+    if connection.dialect.name == "postgresql" and counted:
+        sequence = connection.execute(
+            text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
+        ).scalar()
+        if sequence:
+            connection.execute(
+                text(f"SELECT setval('{sequence}', (SELECT coalesce(max({column}), 0) + 1 FROM {table}), false)")
+            )

@@ -1,0 +1,62 @@
+"""A backup of a cohort that runs, restored on either database: the same verdicts, still verified, and the counting goes on."""
+
+from __future__ import annotations
+
+import tarfile
+
+import pytest
+
+from bottleneck_lab.cohort.backup import back_up, restore
+from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.verdict import Outcome
+
+from .conftest import Clock, Room
+from .test_leases import claim, finish
+
+
+@pytest.mark.parametrize("target", ["sqlite", "postgresql"])
+def test_what_is_restored_is_what_was_there_and_goes_on(room, target, tmp_path, request):
+    _, ada = room.join()
+    room.submit(ada)
+    finish(room, claim(room))
+    room.submit(ada)
+    file = tmp_path / "backup.tar"
+    assert back_up(room.cohort, file) == 1
+    assert file.stat().st_mode & 0o077 == 0
+    room.submit(ada)  # is not in it
+    url = (
+        request.getfixturevalue("postgresql").new_database(f"r{abs(hash(request.node.nodeid)):x}"[:20])
+        if target == "postgresql"
+        else ""
+    )
+    assert restore(file, tmp_path / "restored", url) == "Autumn workshop"
+    with open_cohort(tmp_path / "restored") as cohort:
+        again = Room(cohort, Clock())
+        again.clock.now = room.clock.now + 100
+        assert [row.state for row in again.rows(tables.submissions)] == ["done", "queued"]
+        with cohort.database.reading() as connection:
+            (shown,) = judge_of(cohort.public_key).latest(connection)
+        assert (shown.outcome, shown.problem) == (Outcome.PASS, None)
+        again._keys = 10
+        with again.intake:
+            again.submit(ada)
+        finish(again, claim(again))
+        assert len(again.rows(tables.verdicts)) == 2
+
+
+def test_nothing_is_overwritten_and_half_a_backup_is_refused(sqlite_room, tmp_path):
+    file = tmp_path / "backup.tar"
+    back_up(sqlite_room.cohort, file)
+    with pytest.raises(UsageError, match="exists already"):
+        back_up(sqlite_room.cohort, file)
+    with pytest.raises(UsageError, match="holds a cohort already"):
+        restore(file, sqlite_room.cohort.folder)
+    half = tmp_path / "half.tar"
+    half.write_bytes(file.read_bytes()[:3000])
+    with pytest.raises(UsageError, match="no whole backup"):
+        restore(half, tmp_path / "new")
+    with tarfile.open(file) as archive:
+        assert all(not name.startswith(("/", "..")) for name in archive.getnames())

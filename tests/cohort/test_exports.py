@@ -1,0 +1,178 @@
+"""Roster, grades and exports: what counts, what being late costs, and that no cell becomes a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+
+import pytest
+
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.exports import NBGRADER, export
+from bottleneck_lab.cohort.grades import DAY_S, late_share, load_grades
+from bottleneck_lab.cohort.protocol import Join
+from bottleneck_lab.cohort.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.rules import extend, set_rules
+from bottleneck_lab.cohort.settings import LatePolicy, change_settings
+from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.verdict import Outcome
+
+from .test_leases import claim, finish, signed
+
+ROSTERS = {
+    "own": "student_id,last_name,first_name,email,section\ns1,Lovelace,Ada,ada@example.org,A\ns2,=cmd|' /C calc'!A0,Bob,,B\n",
+    "GitHub Classroom": '"identifier","github_username","github_id","name"\n"s1","ada","1","Ada Lovelace"\n"s2","bob","",""\n',
+    "Canvas": 'Student,ID,SIS User ID,SIS Login ID,Section,Lab (1)\n    Points Possible,,,,,10\n"Lovelace, Ada",7,s1,ada,A,\nBob,8,s2,bob,B,\n',
+}
+
+
+@pytest.mark.parametrize("kind", ROSTERS)
+def test_a_roster_is_read_however_it_comes(kind):
+    ada, bob = read_roster("\ufeff" + ROSTERS[kind])
+    if kind == "Canvas":
+        assert (ada["student_id"], ada["sis_id"], ada["sis_login"]) == ("7", "s1", "ada")
+    else:
+        assert (ada["student_id"], bob["student_id"]) == ("s1", "s2")
+    assert (ada["first_name"], ada["last_name"], ada["name"]) == ("Ada", "Lovelace", "Ada Lovelace")
+    assert bob["name"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "empty"),
+        ("name\nAda\n", "no column of student ids"),
+        ("student_id,name\n,Ada\n", "Line 2"),
+        ("student_id\ns1\ns1\n", "twice"),
+    ],
+)
+def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, told):
+    with pytest.raises(UsageError, match=told):
+        read_roster(text)
+
+
+def measured(room, token, outcome=Outcome.PASS) -> str:
+    handle = room.submit(token).receipt.submission
+    lease = claim(room)
+    finish(
+        room,
+        lease,
+        signed(room, lease, outcome=outcome, reason=None if outcome is Outcome.PASS else "correct but slow"),
+    )
+    return handle
+
+
+def roster_room(room, text=ROSTERS["own"]):
+    with room.cohort.database.writing() as connection:
+        enter_roster(connection, read_roster(text), room.clock())
+        change_settings(connection, roster_only=True)
+    return [room.join("x", student_id=name)[1] for name in ("s1", "s2")]
+
+
+def exported(room, kind) -> str:
+    with room.cohort.database.reading() as connection:
+        return export(connection, judge_of(room.cohort.public_key), room.cohort.blobs, kind).decode("utf-8-sig")
+
+
+def grades(room):
+    with room.cohort.database.reading() as connection:
+        return {
+            (one.student.student_id, one.lab): one for one in load_grades(connection, judge_of(room.cohort.public_key))
+        }
+
+
+def test_only_those_on_the_roster_join_and_each_once(room):
+    roster_room(room)
+    for asked, code in (
+        (Join("", "x", "s3"), "not-on-roster"),
+        (Join("", "x"), "not-on-roster"),
+        (Join("", "x", "s1"), "already-joined"),
+    ):
+        with pytest.raises(people.RefusedError) as refused:
+            room.join(asked.name, student_id=asked.student_id)
+        assert refused.value.code == code
+
+
+def test_a_roster_read_again_corrects_and_doubles_nobody(room):
+    with room.cohort.database.writing() as connection:
+        assert enter_roster(connection, read_roster(ROSTERS["own"]), 0.0) == (2, 0)
+        changed = read_roster("student_id,first_name,last_name\ns1,Augusta,King\ns3,New,One\n")
+        assert enter_roster(connection, changed, 0.0) == (1, 1)
+    assert {one.student.name for one in grades(room).values()} == {"Augusta King", "Bob =cmd|' /C calc'!A0", "New One"}
+
+
+def test_the_best_submission_counts_and_partial_credit_is_a_criterion(room):
+    ada, bob = roster_room(room)
+    measured(room, ada, Outcome.FAIL)
+    best = measured(room, ada)
+    measured(room, ada, Outcome.FAIL)
+    measured(room, bob, Outcome.FAIL)
+    found = grades(room)
+    assert (found["s1", "slow"].score, found["s1", "slow"].submission, found["s1", "slow"].attempts) == (100.0, best, 3)
+    assert found["s2", "slow"].score == 50.0
+    assert (found["s2", "wrong"].score, found["s2", "wrong"].submission) == (0.0, None)
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, partial_credit=False)
+    assert grades(room)["s2", "slow"].score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("late_s", "share"),
+    [(-1, 0.0), (600, 0.0), (601, 0.1), (DAY_S - 1, 0.1), (DAY_S + 1, 0.2), (30 * DAY_S, 0.5)],
+)
+def test_a_day_begun_costs_a_day_and_never_more_than_the_most(late_s, share):
+    assert late_share(1000.0 + late_s, 1000.0, LatePolicy()) == pytest.approx(share)
+    assert late_share(1000.0 + late_s, None, LatePolicy()) == 0.0
+
+
+def test_an_extension_counts_also_for_what_was_handed_in_before_it(room):
+    ada, _ = roster_room(room)
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", room.clock(), due=room.clock() - 2 * DAY_S, points=50.0)
+    measured(room, ada)
+    found = grades(room)["s1", "slow"]
+    assert (found.raw_score, found.penalty, found.score) == (50.0, 15.0, 35.0)
+    with room.cohort.database.writing() as connection:
+        extend(connection, found.student.id, "slow", room.clock() + 60, 0, room.clock())
+    assert grades(room)["s1", "slow"].score == 50.0
+
+
+def test_exports_have_the_columns_that_their_readers_want(room):
+    ada, bob = roster_room(room)
+    for token in (ada, bob):
+        measured(room, token)
+    rows = list(csv.DictReader(io.StringIO(exported(room, "nbgrader"))))
+    assert list(rows[0]) == NBGRADER
+    slow = {row["student_id"]: row for row in rows if row["assignment"] == "slow"}
+    assert (slow["s1"]["score"], slow["s1"]["max_score"], slow["s1"]["last_name"]) == ("100", "100", "Lovelace")
+    canvas = list(csv.reader(io.StringIO(exported(room, "canvas"))))
+    assert canvas[0][:6] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "slow"]
+    assert canvas[1][0].strip() == "Points Possible"
+    assert ["Lovelace, Ada", "", "s1", "", "A", "100"] in [row[:6] for row in canvas]
+    assert len(json.loads(exported(room, "json"))["grades"]) == 2 * 5
+    plain = list(csv.DictReader(io.StringIO(exported(room, "csv"))))
+    assert {row["outcome"] for row in plain if row["lab"] == "slow"} == {"PASS"}
+
+
+def test_no_cell_of_any_export_becomes_a_formula(room):
+    _, bob = roster_room(room)
+    measured(room, bob)
+    for kind in ("csv", "nbgrader", "canvas"):
+        cells = [cell for row in csv.reader(io.StringIO(exported(room, kind))) for cell in row]
+        assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\t"))], kind
+    assert "'=cmd" in exported(room, "nbgrader")
+
+
+def test_the_files_are_laid_out_for_comparing_programs(room):
+    ada, _ = roster_room(room)
+    measured(room, ada)
+    with room.cohort.database.reading() as connection:
+        data = export(connection, judge_of(room.cohort.public_key), room.cohort.blobs, "files")
+    names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+    assert "base/slow/work.py" in names
+    (mine,) = [name for name in names if name.startswith("submissions/slow/s1-")]
+    assert mine.endswith("/work.py")
+    assert all(".." not in name for name in names)
