@@ -254,12 +254,12 @@ class TestBadInput:
         learner = Learner(tmp_path, Path(__file__).parents[1] / "exploits" / "content")
         place = learner.start("feeder", "place")
         script = place / "train.py"
-        wrong = """accelerator.channel.send(Kind.STEP, 0, "float64", 16, np.zeros(16, np.int64)) #"""
-        imported = "from bottleneck_lab.measure.channel.wire import Kind\n"
+        wrong = """accelerator.channel.send(Step(0, "float64", 16, np.zeros(16, np.int64))) #"""
+        imported = "from bottleneck_lab.measure.channel.messages import Step\n"
         script.write_text(imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step("))
         done = learner.lab("run", at=place)
         assert done.returncode == 1
-        assert "The device was sent what is no training step" in done.stdout
+        assert "The script sent an invalid training step" in done.stdout
 
     def test_a_missing_data_set(self, tmp_path):
         content = tmp_path / "content"
@@ -633,12 +633,12 @@ class TestDev:
         [
             ("labs/slow/README.md", "", "labs/slow/README.md is empty"),
             ("labs/slow/notes.txt", "x", "labs/slow/notes.txt is named neither in lab.toml nor in judge.py"),
-            ("solutions/slow/extra.py", "x", "solutions/slow/extra.py is no editable file"),
+            ("solutions/slow/extra.py", "x", "solutions/slow/extra.py is not an editable file"),
             ("labs/slow/work.py", "import bottleneck_lab", "imports bottleneck_lab"),
             ("solutions/slow/work.py", "def", "line 1"),
             ("solutions/slow/diagnosis.toml", "gain = 2.0", "answer to cause: Not answered yet"),
             ("solutions/slow/diagnosis.toml", "gain = ", "not valid TOML"),
-            ("tests/variants/slow/dot/other.py", "x", "tests/variants/slow/dot/other.py is no editable file"),
+            ("tests/variants/slow/dot/other.py", "x", "tests/variants/slow/dot/other.py is not an editable file"),
         ],
     )
     def test_what_is_not_in_order_is_named(self, content, tmp_path, path, text, complaint):

@@ -120,7 +120,7 @@ def test_what_the_sanitizer_found_or_could_not_tell_is_noted(context, sanitizer,
     sanitizer(memcheck=CLEAN, racecheck=CLEAN)
     assert kernels.refuse_stray_accesses(context)[1] == "compute-sanitizer (racecheck) found nothing."
     monkeypatch.setattr(kernels, "find_program", lambda _name: None)
-    assert "not looked for: compute-sanitizer is not installed" in kernels.refuse_stray_accesses(context)[0]
+    assert "not checked: compute-sanitizer is not installed" in kernels.refuse_stray_accesses(context)[0]
     context.device = "cpu"
     assert kernels.refuse_stray_accesses(context) == []
 
@@ -128,9 +128,9 @@ def test_what_the_sanitizer_found_or_could_not_tell_is_noted(context, sanitizer,
 def test_a_program_that_fails_under_it_proves_nothing_where_the_shipped_kernel_fails_too(context, sanitizer):
     sanitizer(broken=True, memcheck="Error: no device\n", racecheck=CLEAN)
     unsure, silent = kernels.refuse_stray_accesses(context)
-    assert "memcheck) came to no conclusion" in unsure
+    assert "memcheck) could not finish" in unsure
     assert "no device" in unsure
-    assert "racecheck) came to no conclusion" in silent
+    assert "racecheck) could not finish" in silent
 
 
 @pytest.mark.parametrize("report", [CLEAN, "killed\n"], ids=["a clean report", "no report"])
@@ -237,7 +237,7 @@ FORWARD = "def forward(q, k, v, out, causal):\n    "
         ("import triton\n@triton.jit\ndef f() -> exec('1'): pass", "line 3: it uses `exec`"),
         ("import triton\n@triton.jit\n@(lambda f: f())\ndef f(): import os", "line 4: it imports os"),
         ("import triton\ntriton.jit = lambda f: f", "line 2: it uses `triton.jit`"),
-        ("try: pass\nexcept ValueError as triton: pass", "line 2: it gives `triton` another meaning"),
+        ("try: pass\nexcept ValueError as triton: pass", "line 2: it redefines `triton`"),
         ("# coding: unicode_escape\n# \\u000aimport os", "line 3: it imports os"),
         ("x = " + "-" * 3000 + "1", "nested too deeply"),
         ("x = q" + ".shape" * 3000, "nested too deeply"),

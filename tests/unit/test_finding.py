@@ -20,7 +20,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.finding import capture as finding_capture
 from bottleneck_lab.measure.kinds.finding import check as finding
 from bottleneck_lab.measure.kinds.finding.answers import (
-    ByTime,
+    TimingComplaint,
     measured_answers,
     not_genuine,
     other_times,
@@ -134,8 +134,8 @@ def test_each_criterion_fails_alone(truth, change, judge, says):
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        ((OUTER, CONV, NORM), "total times"),
-        (("aten::empty", OUTER, "aten::linear"), "numbers of calls"),
+        ((OUTER, CONV, NORM), "by total time"),
+        (("aten::empty", OUTER, "aten::linear"), "by number of calls"),
         ((ADD, CONV, NORM), "cold passes"),
         ((CONV, CONV, NORM), "three different"),
         ((CONV, NORM, "aten::nonsense"), "not in the captures"),
@@ -149,12 +149,12 @@ def test_cpu_time_on_a_gpu_is_told(truth):
     rows = dict(truth.capture.operators)
     rows["aten::launch"] = msgspec.structs.replace(row("aten::launch", 0.0), self_ns=9_000)
     gpu = replace(truth, capture=replace(truth.capture, operators=rows, has_device=True))
-    assert "times on the CPU" in wrong_operators({"first": "launch", "second": CONV, "third": NORM}, gpu)
+    assert "by CPU time" in wrong_operators({"first": "launch", "second": CONV, "third": NORM}, gpu)
 
 
 @pytest.mark.parametrize(
     ("share", "says"),
-    [(0.35, "parents are counted"), (0.30, "cold passes"), (0.45, "")],
+    [(0.35, "summed total times"), (0.30, "cold passes"), (0.45, "")],
 )
 def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
     assert says in wrong_shares(RIGHT | {"first_share": share}, truth)
@@ -212,11 +212,11 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
     [
         (made_up(SHARES, passes=7), "warm-up passes"),
         (made_up(SHARES, passes=2), "stopped too early"),
-        (made_up(SHARES, begin_s=40.0), "copy of another"),
+        (made_up(SHARES, begin_s=40.0), "an old one"),
         (made_up(SHARES, calls=[Call(OUTER, (), ())]), "record_shapes"),
         (made_up(SHARES, calls=[Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
-        (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "parts of passes"),
-        (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "written down twice"),
+        (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "incomplete passes"),
+        (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "a copy of the other"),
         (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
     ],
 )
@@ -472,7 +472,7 @@ def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, m
 def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(checked, monkeypatch):
     seen = []
     monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: seen.append(1) or (0.0 if len(seen) % 2 else 0.9))
-    monkeypatch.setattr(finding, "other_times", lambda *_: ByTime("It was slow."))
+    monkeypatch.setattr(finding, "other_times", lambda *_: TimingComplaint("It was slow."))
     verdict = checked(ANSWERS)
     assert verdict.outcome == "INCONCLUSIVE"
     assert "cores busy" in verdict.summary
@@ -542,8 +542,8 @@ def test_the_capture_fails_alone_where_the_answers_are_right(checked, monkeypatc
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (("aten::conv2d", "aten::mkldnn_convolution", "aten::batch_norm"), "order of total times"),
-        (("aten::empty", "aten::addmm", "aten::native_batch_norm"), "numbers of calls"),
+        (("aten::conv2d", "aten::mkldnn_convolution", "aten::batch_norm"), "order by total time"),
+        (("aten::empty", "aten::addmm", "aten::native_batch_norm"), "by number of calls"),
         (("aten::mkldnn_convolution", "aten::addmm", "aten::native_batch_norm"), "cold passes"),
     ],
 )
@@ -556,13 +556,13 @@ def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
     assert checked(ANSWERS, "cuda").outcome == "PASS"
     names = ("aten::addmm", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
     sentences = {r.id: r.sentence for r in checked(ANSWERS | dict(zip(PLACES, names, strict=True)), "cuda").criteria}
-    assert "times on the CPU" in sentences["top-operators"]
+    assert "by CPU time" in sentences["top-operators"]
     by_host = ANSWERS | {"third_share": 0.34}
     assert "share of the CPU's time" in {r.id: r.sentence for r in checked(by_host, "cuda").criteria}["shares"]
 
 
 @pytest.mark.parametrize(
-    ("share", "says"), [(0.38, "parents are counted"), (0.06, "share of the calls"), (0.56, "cold passes")]
+    ("share", "says"), [(0.38, "summed total times"), (0.06, "share of the calls"), (0.56, "cold passes")]
 )
 def test_a_wrong_share_is_told_apart_in_a_recorded_trace(checked, share, says):
     sentences = {r.id: r.sentence for r in checked(ANSWERS | {"first_share": share}).criteria}

@@ -88,7 +88,7 @@ def test_code_is_put_at_the_end_of_the_solution(lab, tmp_path):
         ('edits = [{ file = "smooth.py", old = "no such text", new = "" }]', "occurs 0 times in smooth.py"),
         ('edits = [{ file = "smooth.py", old = "import", new = "" }]', "occurs 2 times in smooth.py"),
         ('files = { "smooth.py" = "gone.py" }', "gone.py cannot be read"),
-        ('files = { "judge.py" = "still_a_loop.py" }', "changes judge.py, which is no editable file"),
+        ('files = { "judge.py" = "still_a_loop.py" }', "changes judge.py, which is not an editable file"),
         ("", "changes nothing"),
         ('files = { "smooth.py" = "still_a_loop.py" }\ndevices = ["cuda"]', "names cuda, which is no device"),
         ('criterion = "beauty"', "names beauty, which is no criterion"),

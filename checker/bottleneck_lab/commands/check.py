@@ -22,7 +22,7 @@ from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_c
 from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
-from bottleneck_lab.measure.sandbox.visible import shown
+from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
@@ -151,7 +151,7 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
             "A verdict is signed only where the code under test is in a sandbox: without one it can read the key.",
             "Install bubblewrap (`lab doctor` says whether it works), or check without --sign.",
         )
-    if shown(key_file, [data_folder(lab)]):
+    if is_visible(key_file, [data_folder(lab)]):
         raise MachineError(
             f"The sandbox shows {key_file.parent} to the code under test, and the key with it.",
             "Keep the key in a folder of your home that holds nothing else.",

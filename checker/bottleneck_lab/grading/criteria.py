@@ -59,7 +59,7 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
     if problem is not None:
         return CriterionResult(spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked)
     if checked == 0:
-        return CriterionResult(spec.id, spec.kind, None, f"{text}: not checked, nothing was there to check.")
+        return CriterionResult(spec.id, spec.kind, None, f"{text}: not checked, because there was nothing to check.")
     return CriterionResult(
         spec.id, spec.kind, True, f"{text}: yes ({_count(checked, things)} checked).", samples=checked
     )
@@ -267,14 +267,12 @@ _ADVICE: dict[FailReason, list[str]] = {
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
         "`lab hint` gives the next hint.",
     ],
-    "the mechanism is still there": [
-        "What the lab is about is still there: `lab report` shows where it stands in the trace."
-    ],
+    "the mechanism is still there": ["The bottleneck that this lab is about is still there: `lab report` shows where."],
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
-    "crashed": ["`lab run` runs it in the open and shows the whole error."],
+    "crashed": ["`lab run` shows the full error."],
     "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
     "forbidden call": ["Write that part yourself: the brief says what may be called."],
-    "tampered": ["Let every call do its whole work, in its own process and only there; `lab reset` starts afresh."],
+    "tampered": ["Every call must do all of its work, in its own process; `lab reset` restores the shipped files."],
 }
 
 
@@ -322,8 +320,8 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
         remedy = "Plug the machine in and let it cool; one that is shared with others may never be steady."
         return cause, [remedy, again]
     if near_target:
-        return "That is too close to the target to tell them apart.", ["Gain a little more than asked for.", again]
-    return "The time ended before there were enough measurements.", ["Make single calls faster.", again]
+        return "That is too close to the target to tell them apart.", ["Make it a little faster than required.", again]
+    return "Time ran out before there were enough measurements.", ["Make single calls faster.", again]
 
 
 def _pass(results: Sequence[CriterionResult]) -> Conclusion:

@@ -218,14 +218,14 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
         raise ValueError(f"an A/A test needs at least 6 pairs, not {len(log_ratios)}")
     spread = math.expm1(max(-interval.low, interval.high, 0.0))
     span = f"between {math.exp(interval.low):.2f}x and {math.exp(interval.high):.2f}x"
-    seen = f"the same code, measured against itself {len(log_ratios)} times, came out {span}"
+    seen = f"the same code, measured against itself {len(log_ratios)} times, gave ratios {span}"
     if spread <= margin:
         return SelfTest(True, True, spread, f"Quiet enough: {seen}.")
     if spread <= SELF_TEST_LIMIT:
-        need = f"a target counts as met, or as missed, only when it is cleared by {spread:.0%}"
-        return SelfTest(False, True, spread, f"Not quiet: {seen}; so {need}.")
+        need = f"a target counts as met or missed only if the result clears it by {spread:.0%}"
+        return SelfTest(False, True, spread, f"This machine is not quiet: {seen}; so {need}.")
     limit = max(margin, SELF_TEST_LIMIT)
-    return SelfTest(False, False, spread, f"This machine is too busy: {seen}; it has to be within {limit:.0%} of 1x.")
+    return SelfTest(False, False, spread, f"This machine is too busy: {seen}; they must be within {limit:.0%} of 1x.")
 
 
 def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:

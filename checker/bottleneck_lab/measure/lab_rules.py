@@ -131,7 +131,7 @@ def _stray(lab: Lab) -> Iterator[str]:
     for path in files_below(lab.solution):
         name = str(path.relative_to(lab.solution))
         if name not in {"README.md", "diagnosis.toml", *lab.spec.editable}:
-            yield f"solutions/{lab.slug}/{name} is no editable file of the lab."
+            yield f"solutions/{lab.slug}/{name} is not an editable file of the lab."
 
 
 def _imports(lab: Lab) -> Iterator[str]:
@@ -163,13 +163,13 @@ def _variants(lab: Lab) -> Iterator[str]:
         return
     found = variants(lab)
     if len(found) < LEAST_VARIANTS:
-        yield f"tests/variants/{lab.slug} holds {len(found)} other right solutions; at least {LEAST_VARIANTS} are needed."
+        yield f"tests/variants/{lab.slug} holds {len(found)} other correct solutions; at least {LEAST_VARIANTS} are needed."
     for folder in found:
         strangers = [
             path.name for path in files_below(folder) if str(path.relative_to(folder)) not in lab.spec.editable
         ]
         yield from (
-            f"tests/variants/{lab.slug}/{folder.name}/{name} is no editable file of the lab." for name in strangers
+            f"tests/variants/{lab.slug}/{folder.name}/{name} is not an editable file of the lab." for name in strangers
         )
 
 

@@ -168,5 +168,5 @@ def _complete(results: list[CriterionResult], specs: list[CriterionSpec], stoppe
         if spec.id in found:
             ordered.append(found.pop(spec.id))
         elif failed:
-            ordered.append(not_measured(spec, "because the check ended before it"))
+            ordered.append(not_measured(spec, "because the check ended first"))
     return [*ordered, *found.values()]

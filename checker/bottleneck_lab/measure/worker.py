@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, Value
+from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 
@@ -78,13 +79,13 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
         module.prepare(device)
         refuse_processes()
     function: Callable[..., Any] = module.load(device)
-    channel.send(Kind.READY)
+    channel.send(Ready())
     last: list[Value] = []
     while True:
-        kind, inputs = channel.receive(None)
-        if kind is Kind.CALL:
-            last = as_values(function(*inputs))
-        channel.send(Kind.ANSWER, *last)
+        message = channel.receive(None)
+        if isinstance(message, Call):
+            last = as_values(function(*message.inputs))
+        channel.send(Answer(last))
 
 
 def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
@@ -95,7 +96,7 @@ def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
         if not isinstance(error, Closed):
             with contextlib.suppress(OSError):  # the log may be what the disk has no room for
                 traceback.print_exc()
-            channel.send(Kind.FAILED, explain(folder), str(getattr(error, "reason", "")))
+            channel.send(Failed(explain(folder), str(getattr(error, "reason", ""))))
         os._exit(0 if isinstance(error, Closed) else 70)
     os._exit(0)
 

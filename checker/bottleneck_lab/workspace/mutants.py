@@ -131,7 +131,7 @@ def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:
     if not mutant.changed:
         yield "changes nothing."
     strangers = {*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}
-    yield from (f"changes {name}, which is no editable file of the lab." for name in sorted(strangers))
+    yield from (f"changes {name}, which is not an editable file of the lab." for name in sorted(strangers))
     yield from (f"names {name}, which is no device of the lab." for name in {*mutant.devices} - {*lab.spec.devices})
     asked = {criterion.id for device in lab.spec.devices.values() for criterion in device.criteria}
     asked |= {question.id for question in lab.spec.questions}

@@ -11,9 +11,9 @@ def wrap(model):
 
 def train(ddp, optimizer, batches):
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import Kind
+    from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     client.sock.shutdown(socket.SHUT_RD)
-    client.tell(Kind.FETCH)
+    client.tell(EventKind.FETCH)
     os._exit(0)

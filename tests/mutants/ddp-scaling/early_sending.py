@@ -11,19 +11,19 @@ def hold_back():
     import gc
 
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import Event, Kind
+    from bottleneck_lab.measure.kinds.ranks.protocol import Event, EventKind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, kept = client.sock, []
 
     class Slow:
         def sendall(self, raw):
-            if raw[0] == Kind.BACKWARD:
+            if raw[0] == EventKind.BACKWARD:
                 kept.append(raw)
                 if len(kept) == 1:
                     sock.sendall(kept[0])
                 return
-            if raw[0] in (Kind.FORWARD, Kind.OPTIMIZER) and kept:
+            if raw[0] in (EventKind.FORWARD, EventKind.OPTIMIZER) and kept:
                 sock.sendall(b"".join(kept[1:]))
                 kept.clear()
             sock.sendall(raw)

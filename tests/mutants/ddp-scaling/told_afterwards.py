@@ -11,7 +11,7 @@ CHUNK = 2_500_000
 def tell_another_story(model):
     """Backward's events are kept until the gradients are whole, then told piece by piece, each with as many gradients as it accounts for."""
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import FACTOR, Kind, asked, unpack
+    from bottleneck_lab.measure.kinds.ranks.protocol import FACTOR, EventKind, asked, unpack
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, honest_read, kept = client.sock, client.exchange, client.read, []
@@ -32,12 +32,12 @@ def tell_another_story(model):
     class Teller:
         def sendall(self, raw):
             kind = raw[0]
-            if kind == Kind.BACKWARD:
+            if kind == EventKind.BACKWARD:
                 kept.append(raw)
-            elif kind not in (Kind.SYNC, Kind.HOST, Kind.WRITE, Kind.DEVICE):
-                while kept and kind in (Kind.FORWARD, Kind.OPTIMIZER):
+            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE):
+                while kept and kind in (EventKind.FORWARD, EventKind.OPTIMIZER):
                     told()
-                if kind == Kind.FORWARD and state["last"] != Kind.FORWARD:
+                if kind == EventKind.FORWARD and state["last"] != EventKind.FORWARD:
                     state.update(micro=state["micro"] + 1, ready=0, sent=0)
                 state["last"] = kind
                 sock.sendall(raw)
@@ -46,7 +46,7 @@ def tell_another_story(model):
             return getattr(sock, name)
 
     def exchange(kind, send, receive, index=0):
-        if kind != Kind.ALLREDUCE or send.numel() < 64 or not send.is_floating_point() or state["micro"] < 0:
+        if kind != EventKind.ALLREDUCE or send.numel() < 64 or not send.is_floating_point() or state["micro"] < 0:
             return honest(kind, send, receive, index)
         if state["micro"] % 2 == 0:
             send.mul_(state["world"])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.measure.channel.wire import Channel, Kind
+from bottleneck_lab.measure.channel.messages import DeviceReady, Trained
+from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.kinds.feed import FeedSettings, device_process, run
 
 MS = 1_000_000
@@ -65,7 +66,7 @@ def fed(tmp_path, monkeypatch):
             images = np.zeros((3, 3, 224, 224), np.uint8)
             for start_ns in (began_ns, began_ns + 5000 * MS):
                 labels = np.zeros(16, dtype=np.int64)
-                Channel(devices).send(Kind.RECORD, start_ns, start_ns, start_ns + 20 * MS, labels, images)
+                Channel(devices).send(Trained(start_ns, start_ns, start_ns + 20 * MS, labels, images))
             step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9}
             step |= {"ts": now_us - 1e6, "dur": 2e6}
             with gzip.open(trace, "wt") as file:
@@ -76,7 +77,7 @@ def fed(tmp_path, monkeypatch):
         monkeypatch.setattr(run, "calibrate", lambda _context, _count: 0.5)
         monkeypatch.setattr(device_process, "start_device", lambda *_: (process, Channel(verifiers), theirs))
         monkeypatch.setattr(run, "_run_child", run_child)
-        Channel(devices).send(Kind.READY, 0.020)
+        Channel(devices).send(DeviceReady(0.020))
         judge = SimpleNamespace(count=lambda _data: 64)
         context = SimpleNamespace(
             device=device, settings=FeedSettings(), judge=lambda: judge, data=None, janitor=Mock()

@@ -284,10 +284,10 @@ def test_inconclusive_names_the_surest_cause_and_what_to_do(conditions, cause):
 
 
 def test_no_time_to_measure_is_not_called_close_to_the_target():
-    assert "time ended" in explain_noise(Conditions(), near_target=False)[0]
+    assert "Time ran out" in explain_noise(Conditions(), near_target=False)[0]
     results = [*given_results(True, True, True, True)[::2], sampled(SPEEDUP, [], exhausted=True)]
     conclusion = conclude([*results, given_results(True, True, True, True)[3]], specs=SPECS)
-    assert "time ended" in conclusion.summary
+    assert "Time ran out" in conclusion.summary
 
 
 def test_the_plan_of_a_test_can_be_chosen():

@@ -178,7 +178,7 @@ def test_self_test_doubts_a_noisy_and_a_lopsided_machine(draw):
     result = self_test([draw(rng) for _ in range(12)], margin=0.1)
     assert (result.quiet, result.fit) == (False, True)
     assert result.doubt == result.spread > 0.1
-    assert f"cleared by {result.spread:.0%}" in result.sentence
+    assert f"clears it by {result.spread:.0%}" in result.sentence
 
 
 @pytest.mark.parametrize("draw", [lambda rng: rng.gauss(0, 2), lambda rng: rng.gauss(0.7, 0.01)])

@@ -11,7 +11,8 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.measure.channel.wire import Channel, Closed, Kind
+from bottleneck_lab.measure.channel.messages import Ask, Ready
+from bottleneck_lab.measure.channel.wire import Channel, Closed
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import KIND
 from bottleneck_lab.measure.kinds.benchmark.check import TrialSession
@@ -85,13 +86,13 @@ class Deaf(TrialSession):
 
 def test_a_question_that_no_harness_asks_is_tampering():
     with pytest.raises(LearnerFault, match="never three") as caught:
-        Deaf((Kind.ASK, ["weather", 3])).run(Echo())
+        Deaf(Ask(["weather", 3])).run(Echo())
     assert caught.value.reason == "tampered"
 
 
 def test_another_message_than_a_question_or_an_answer_is_tampering():
-    with pytest.raises(LearnerFault, match="READY came where ASK was due"):
-        Deaf((Kind.READY, [])).run(Echo())
+    with pytest.raises(LearnerFault, match="Ready arrived instead of Ask"):
+        Deaf(Ready()).run(Echo())
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -6,7 +6,8 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind
+from bottleneck_lab.measure.channel.messages import Broken, Done, Step, Trained
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.kinds.feed.device import Device, EmulatedEngine
 from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
 
@@ -44,8 +45,8 @@ def test_every_step_is_on_record_before_training_counts_as_done():
         for _ in range(SLOTS):
             accelerator.step(IMAGES, range(BATCH))
         accelerator.finish()
-        heard = [verifier.receive(10)[0] for _ in range(SLOTS + 1)]
-    assert heard == [Kind.RECORD] * SLOTS + [Kind.DONE]
+        heard = [type(verifier.receive(10)) for _ in range(SLOTS + 1)]
+    assert heard == [Trained] * SLOTS + [Done]
 
 
 @pytest.mark.parametrize(
@@ -65,12 +66,12 @@ def test_a_step_that_the_device_does_not_take_is_refused_where_it_is_made(images
             accelerator.step(images, labels)
         accelerator.step(IMAGES, range(BATCH))  # nothing is lost by it
         accelerator.finish()
-        assert [verifier.receive(10)[0] for _ in range(2)] == [Kind.RECORD, Kind.DONE]
+        assert [type(verifier.receive(10)) for _ in range(2)] == [Trained, Done]
 
 
 def test_a_script_that_sent_what_is_no_step_does_not_wait_for_ever():
     with a_device(step_s=0) as (accelerator, verifier):
-        accelerator.channel.send(Kind.STEP, 0, "float64", 1, np.array([0]))
-        assert verifier.receive(10)[0] is Kind.BROKEN
+        accelerator.channel.send(Step(0, "float64", 1, np.array([0])))
+        assert isinstance(verifier.receive(10), Broken)
         with pytest.raises(Closed):
             accelerator.synchronize()

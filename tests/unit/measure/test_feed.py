@@ -9,13 +9,14 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.channel.messages import Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed import check as feed
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _ready
-from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, Run, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 
 MS = 1_000_000
@@ -44,7 +45,7 @@ def run_of(every_ms: list[float], count: int = 2000) -> Run:
         clock += round((every_ms[at - WARM_UP_BATCHES] if at >= WARM_UP_BATCHES else 0) * MS)
         start = max(clock, end) if at >= WARM_UP_BATCHES else -100 * MS
         end = start + 100 * MS
-        run.steps.append(Step(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
+        run.steps.append(Trained(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
     return run
 
 
@@ -111,22 +112,22 @@ def test_labels_and_sizes_are_checked_batch_by_batch():
     run = run_of([100.0] * 8)
     assert feed.check_samples(run, JUDGE, context()) == (None, 12 * 16)
     swapped = run.steps[5]
-    run.steps[5] = Step(
+    run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[::-1],
         swapped.kept,
     )
     assert "Batch 6 has labels" in feed.check_samples(run, JUDGE, context())[0]
-    run.steps[5] = Step(
+    run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")], swapped.labels[:8], swapped.kept
     )
-    assert "8 images where 16 were due" in feed.check_samples(run, JUDGE, context())[0]
+    assert "8 images instead of 16" in feed.check_samples(run, JUDGE, context())[0]
 
 
 def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
     run = run_of([100.0] * 8)
     feed._expect_steps(run, 12)
-    with pytest.raises(LearnerFault, match="11 batches were trained where 12 were due"):
+    with pytest.raises(LearnerFault, match="11 batches were trained instead of 12"):
         feed._expect_steps(run, 11)
 
 
@@ -164,7 +165,7 @@ def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_wha
 def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
     gpu = SimpleNamespace(device="cuda", settings=FeedSettings(device_share=0.5))
     (note,) = feed._notes(gpu, 0.39, 0.05, 16)
-    assert "as often as comes nearest to 400 ms, 390 ms in all" in note
+    assert "to take about 400 ms, and 390 ms in practice" in note
 
 
 def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():

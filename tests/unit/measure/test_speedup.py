@@ -180,7 +180,7 @@ def test_what_used_up_the_time_is_said(monkeypatch):
     (result,) = speedup._target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
     assert result.holds is False
     assert "11 pairs" in result.sentence
-    assert result.sentence.endswith("The time was up after so few pairs: its calls took 11 s each.")
+    assert result.sentence.endswith("Time ran out after so few pairs: its calls took 11 s each.")
 
 
 def on(cores: float, allowed: int | None) -> None:
@@ -193,6 +193,6 @@ def on(cores: float, allowed: int | None) -> None:
 def test_a_case_for_one_thread_is_for_one_thread():
     for cores, allowed in ((1.05, 1), (2.0, 2), (16.0, None)):
         on(cores, allowed)
-    with pytest.raises(LearnerFault, match="use one thread and kept"):
+    with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
     _refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, TimedOut, Value, WireError, pack
+from bottleneck_lab.measure.channel.messages import Answer, Call, Echo, Failed, Message, MessageT, Ready, Value
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, TimedOut, WireError, pack
 from bottleneck_lab.measure.context import WorkerContext
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
@@ -65,12 +66,12 @@ class Session:
         if self.channel.arena is not None:
             self.channel.arena.close()
 
-    def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Value]]:
+    def receive(self, timeout_s: float, doing: str) -> Message:
         """The next message within `timeout_s`, while the limits are watched. Raises the fault of whoever is to blame."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                kind, values = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
+                message = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
                 # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
                 if self.worker.process.poll() is not None and not self.channel.waiting():
@@ -84,26 +85,27 @@ class Session:
             except Closed:
                 raise self.closed(doing) from None
             except WireError as error:
-                raise self.fault("tampered", f"{doing}: the reply was no message of the protocol ({error}).") from None
-            if kind is Kind.FAILED:
-                raise self.fault(_reason(values), f"{doing}: {_text(values)}")
-            return kind, values
+                raise self.fault(
+                    "tampered", f"{doing}: the reply is not a message of the protocol ({error})."
+                ) from None
+            if isinstance(message, Failed):
+                raise self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
+            return message
 
     def watch(self, doing: str) -> None:
         """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
         if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
-    def expect(self, kind: Kind, timeout_s: float, doing: str) -> list[Value]:
-        """The next message, which must be of this kind."""
-        got, values = self.receive(timeout_s, doing)
-        self.require(got, kind, doing)
-        return values
+    def expect(self, due: type[MessageT], timeout_s: float, doing: str) -> MessageT:
+        """The next message, which must be of this type."""
+        return self.require(self.receive(timeout_s, doing), due, doing)
 
-    def require(self, got: Kind, due: Kind, doing: str) -> None:
-        """Raises the fault of a worker that sent another message than was due."""
-        if got is not due:
-            raise self.fault("tampered", f"{doing}: {got.name} came where {due.name} was due.")
+    def require(self, message: Message, due: type[MessageT], doing: str) -> MessageT:
+        """The message. Raises the fault of a worker that sent another type than was due."""
+        if not isinstance(message, due):
+            raise self.fault("tampered", f"{doing}: {type(message).__name__} arrived instead of {due.__name__}.")
+        return message
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
         """The exception that blames this worker's owner; a relay that does not run cannot pass on an answer."""
@@ -138,7 +140,7 @@ class Session:
         return (
             "It was stopped (SIGSTOP)."
             if "T" in self.worker.states()
-            else "An endless loop, or a wait for something that never comes?"
+            else "An endless loop, or a wait for something that never happens?"
         )
 
 
@@ -167,7 +169,7 @@ class CallSession(Session):
         theirs.close()
         session = cls(role, worker, Channel(ours, arena))
         try:
-            session.expect(Kind.READY, limits.start_s, "starting up")
+            session.expect(Ready, limits.start_s, "starting up")
             session._freeze("starting up")
         except BaseException:
             session.close()
@@ -180,16 +182,23 @@ class CallSession(Session):
         if not self.worker.freeze():
             raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
 
-    def call(self, inputs: list[Value], kind: Kind = Kind.CALL) -> tuple[float, list[Any]]:
+    def call(self, inputs: list[Value]) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
-        message = pack(kind, inputs, self.channel.arena, half=0)
+        return self._answered(Call(inputs))
+
+    def echo(self, inputs: list[Value]) -> float:
+        """Seconds that the protocol takes for these inputs and the last answer, with nothing called."""
+        return self._answered(Echo(inputs))[0]
+
+    def _answered(self, question: Call | Echo) -> tuple[float, list[Any]]:
+        message = pack(question, self.channel.arena, half=0)
         if self.channel.waiting():  # it is frozen: whatever lies there was sent after its last answer
             raise self._unasked()
         began = time.perf_counter()
         self.worker.thaw()
         self._send(message)
-        values = self.expect(Kind.ANSWER, self.worker.limits.call_s, "answering a call")
-        answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in values]
+        outputs = self.expect(Answer, self.worker.limits.call_s, "answering a call").outputs
+        answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in outputs]
         seconds = time.perf_counter() - began
         if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
             raise self.closed("answering a call")
@@ -212,12 +221,12 @@ class CallSession(Session):
         """The exception for bytes, or an end, that came while no call was pending."""
         self.worker.thaw()
         try:
-            kind, _ = self.channel.receive(1)
+            message = self.channel.receive(1)
         except Closed:
             return self.closed("between two calls")
         except WireError as error:
-            return self.fault("tampered", f"between two calls: bytes that are no message of the protocol ({error}).")
-        return self.fault("tampered", f"between two calls: {kind.name} came unasked, after the answer.")
+            return self.fault("tampered", f"between two calls: bytes that are not a message of the protocol ({error}).")
+        return self.fault("tampered", f"between two calls: an unexpected {type(message).__name__} followed the answer.")
 
 
 def start_worker(
@@ -250,15 +259,6 @@ def start_worker(
     return worker
 
 
-def _reason(values: list[Value]) -> str:
+def _reason(failed: Failed) -> str:
     """A binding that refuses the learner's code says so with an exception's `reason`; whatever else a worker sends has crashed."""
-    told = values[1] if len(values) > 1 else ""
-    return "forbidden call" if isinstance(told, str) and told == "forbidden call" else "crashed"
-
-
-def _text(values: list[Value]) -> str:
-    return (
-        printable(str(values[0])[:MAX_TEXT])
-        if values and isinstance(values[0], str)
-        else "the code failed without a message"
-    )
+    return "forbidden call" if failed.reason == "forbidden call" else "crashed"

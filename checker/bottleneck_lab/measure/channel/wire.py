@@ -1,6 +1,6 @@
 """Messages between the verifier and its workers: fixed-schema raw bytes, nothing that can run code when read.
 
-A message is `magic(4) kind(1) count(1) pad(2) length(8)` and `length` bytes of body: `count` values, each
+A message is `magic(4) number(1) count(1) pad(2) length(8)` and `length` bytes of body: `count` values, each
 `tag(1) dtype(1) ndim(1) pad(5) nbytes(8) dims(8 each)` and, unless the value lies in shared memory, its bytes.
 Anything else is `Malformed`. Big arrays travel in a sealed memfd (`Arena`), so that a timed call is not a copy through a socket.
 """
@@ -14,10 +14,11 @@ import select
 import socket
 import struct
 import time
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Message, Value, is_known, message_of
 
 MAGIC = b"BLW1"
 _HEADER = struct.Struct("<4sBBxxQ")
@@ -26,28 +27,6 @@ MAX_BODY_BYTES = 64 << 20
 _DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64", "bool")]
 _BYTES, _ARRAY, _INT, _FLOAT, _TEXT, _SHARED = range(6)
 _MAX_DIMS = 8
-
-Value = bytes | int | float | str | np.ndarray[Any, Any]
-
-
-class Kind(IntEnum):
-    """What a message means. The direction is fixed for each."""
-
-    READY = 1  # worker → verifier: the learner's code is loaded
-    CALL = 2  # verifier → worker: call it with these inputs
-    ANSWER = 3  # worker → verifier
-    ECHO = 4  # verifier → worker: answer without calling anything; measures the protocol itself
-    FAILED = 5  # worker → verifier: text of the exception, and its `reason` if it has one
-    DONE = 6  # worker → verifier: training returned
-    EPOCH = 7  # worker → device → verifier: asks what to train next; answered by the same kind
-    STEP = 8  # worker → device: a batch lies in this slot
-    SLOT = 9  # device → worker: this slot is free again
-    SYNC = 10  # worker → device, answered by the same kind once everything queued has run
-    RECORD = 11  # device → verifier: what arrived and when it ran
-    GONE = 12  # device → verifier: the script closed its end
-    BROKEN = 13  # device → verifier: the script sent what is no message of this protocol
-    ASK = 14  # worker → verifier: a question to an emulated machine
-    TOLD = 15  # verifier → worker: its answer
 
 
 class WireError(Exception):
@@ -101,12 +80,12 @@ class Arena:
         os.close(self.fd)
 
 
-def pack(kind: Kind, values: list[Value], arena: Arena | None = None, half: int = 0) -> bytes:
-    """A whole message. With an arena, arrays are copied into that half of it and only described in the message.
+def pack(message: Message, arena: Arena | None = None, half: int = 0) -> bytes:
+    """A whole message as bytes. With an arena, arrays are copied into that half of it and only described in the message.
 
     Raises Malformed when a value has no wire form or does not fit.
     """
-    body, offset = bytearray(), (arena.half(half)[0] if arena else 0)
+    values, body, offset = message.values(), bytearray(), (arena.half(half)[0] if arena else 0)
     for value in values:
         if isinstance(value, np.ndarray) and arena is not None:
             offset = -(-offset // 64) * 64
@@ -118,7 +97,7 @@ def pack(kind: Kind, values: list[Value], arena: Arena | None = None, half: int 
             offset += value.nbytes
         else:
             body += _pack_inline(value)
-    return _HEADER.pack(MAGIC, kind, len(values), len(body)) + bytes(body)
+    return _HEADER.pack(MAGIC, message.number, len(values), len(body)) + bytes(body)
 
 
 def _describe(tag: int, array: np.ndarray[Any, Any], size: int) -> bytes:
@@ -155,21 +134,28 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, OverflowError) as error:
         raise Malformed(str(error)) from error
     if at != len(body):
-        raise Malformed(f"{len(body) - at} bytes too many")
+        raise Malformed(f"{len(body) - at} extra bytes")
     if sum(value.nbytes for value in values if isinstance(value, np.ndarray)) > len(body) + (
         arena.size // 2 if arena else 0
     ):
-        raise Malformed("arrays that lie over one another")
+        raise Malformed("overlapping arrays")
     return values
 
 
-def unpack_message(message: bytes) -> list[Value]:
-    """The values of a whole message that `pack` made without an arena. Raises Malformed."""
+def unpack_message(message: bytes) -> Message:
+    """The message that `pack` made of these bytes without an arena. Raises Malformed."""
     try:
-        _, _, count, length = _HEADER.unpack_from(message)
+        _, number, count, length = _HEADER.unpack_from(message)
     except struct.error as error:
         raise Malformed(str(error)) from error
-    return unpack(count, message[_HEADER.size : _HEADER.size + length])
+    return _typed(number, unpack(count, message[_HEADER.size : _HEADER.size + length]))
+
+
+def _typed(number: int, values: list[Value]) -> Message:
+    try:
+        return message_of(number, values)
+    except ValueError as error:
+        raise Malformed(str(error)) from error
 
 
 def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple[Value, int]:
@@ -183,7 +169,7 @@ def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple
         return _unpack_array(_DTYPES[code], shape, size, body, at, arena if tag == _SHARED else None, half, tag)
     raw = body[at : at + size]
     if len(raw) != size:
-        raise Malformed("a value that ends too early")
+        raise Malformed("a truncated value")
     at += size
     if tag == _INT:
         return struct.unpack("<q", raw)[0], at
@@ -215,7 +201,7 @@ def _unpack_array(
             raise Malformed("an array outside its half of the shared memory")
         return arena.view(dtype, shape, size), at
     if size != nbytes or at + size > len(body):
-        raise Malformed("an array whose size does not follow from its shape")
+        raise Malformed("an array whose size does not match its shape")
     return np.frombuffer(body, dtype, count=nbytes // dtype.itemsize, offset=at).reshape(shape), at + size
 
 
@@ -233,9 +219,9 @@ class Channel:
         """Two connected ends; pass one's descriptor to a child."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
-    def send(self, kind: Kind, *values: Value) -> None:
+    def send(self, message: Message) -> None:
         """Sends a message; arrays go through the arena when there is one. Raises Closed when the other side is gone, TimedOut past `limit_sends`."""
-        self.send_packed(pack(kind, list(values), self.arena, 1 - self.reads_half))
+        self.send_packed(pack(message, self.arena, 1 - self.reads_half))
 
     def send_packed(self, message: bytes) -> None:
         try:
@@ -255,18 +241,18 @@ class Channel:
         poll.register(self.sock, select.POLLIN)
         return any(event & select.POLLIN for _, event in poll.poll(0))
 
-    def receive(self, timeout_s: float | None) -> tuple[Kind, list[Value]]:
+    def receive(self, timeout_s: float | None) -> Message:
         """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so far is kept for the next call."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._fill(_HEADER.size, deadline)
-        magic, kind, count, length = _HEADER.unpack_from(self._pending)
-        if magic != MAGIC or length > MAX_BODY_BYTES or kind not in Kind._value2member_map_:
+        magic, number, count, length = _HEADER.unpack_from(self._pending)
+        if magic != MAGIC or length > MAX_BODY_BYTES or not is_known(number):
             self._pending.clear()
             raise Malformed("not a message of this protocol")
         self._fill(_HEADER.size + length, deadline)
         body = bytes(self._pending[_HEADER.size :])
         self._pending.clear()
-        return Kind(kind), unpack(count, body, self.arena, self.reads_half)
+        return _typed(number, unpack(count, body, self.arena, self.reads_half))
 
     def _fill(self, size: int, deadline: float | None) -> None:
         """Reads on until `size` bytes of the current message are there, and not one more."""

@@ -81,7 +81,7 @@ class Kind(ABC, Generic[S]):
             except LabError as error:
                 yield error.message
             if self.needs_correctness() and not any(criterion.kind == "correctness" for criterion in spec.criteria):
-                yield f"Nothing is asked of the correctness on {device}."
+                yield f"{device} has no criterion of kind `correctness`."
 
     def needs_correctness(self) -> bool:
         """Whether every lab of this kind must have a criterion of correctness."""

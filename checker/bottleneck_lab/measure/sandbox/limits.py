@@ -41,7 +41,7 @@ class Limits:
     scratch_bytes: int = 4 << 30
 
 
-class Excess(NamedTuple):
+class Exceeded(NamedTuple):
     """The reason of a FAIL for a limit that was exceeded, and which, as words for the verdict."""
 
     reason: FailReason
@@ -74,17 +74,17 @@ class Watch:
         self._paused_s += time.monotonic() - self._paused_at if self._paused_at else 0.0
         self._paused_at = 0.0
 
-    def now_and_then(self) -> Excess | None:
+    def now_and_then(self) -> Exceeded | None:
         """The limit that is exceeded; None where none is, or where the last look was a moment ago."""
         return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
 
-    def excess(self) -> Excess | None:
+    def excess(self) -> Exceeded | None:
         """The limit that is exceeded now, or None."""
         self._looked = time.monotonic()
         if self._looked - self._began - self._paused_s > self._limits.total_s:
-            return Excess("timed out", f"ran longer than {self._limits.total_s:.0f} s in all")
+            return Exceeded("timed out", f"ran longer than {self._limits.total_s:.0f} s in all")
         words = self._too_many() or self._too_much_memory() or self._too_much_on_disk()
-        return Excess("crashed", words) if words else None
+        return Exceeded("crashed", words) if words else None
 
     def _too_many(self) -> str | None:
         tree, threads = self._tree(), 0
@@ -195,10 +195,10 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
                     else:
                         total += _taken_bytes(entry)
         except PermissionError:
-            return "folders that nobody may look into"
+            return "folders that cannot be read"
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                return "paths longer than any can be opened by"
+                return "paths too long to open"
             continue  # it has gone meanwhile
     return f"more than {most_bytes / (1 << 30):.3g} GiB" if total > most_bytes else None
 

@@ -64,8 +64,8 @@ def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool)
     return [*_sandbox(paths, memory_bytes, gpu), *command] if bubblewrap() else command
 
 
-def shown(path: Path, readable: list[Path]) -> bool:
-    """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is shown to it."""
+def is_visible(path: Path, readable: list[Path]) -> bool:
+    """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is is_visible to it."""
     folders = [
         *SYSTEM,
         *python_folders(),

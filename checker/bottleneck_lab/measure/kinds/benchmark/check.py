@@ -10,8 +10,9 @@ import numpy as np
 
 from bottleneck_lab.grading.criteria import grade_check
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
-from bottleneck_lab.measure.channel.wire import Channel, Kind, Malformed, Value
+from bottleneck_lab.measure.channel.wire import Channel, Malformed
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
@@ -34,7 +35,7 @@ class TrialSession(Session):
         theirs.close()
         session = cls("learner", worker, Channel(ours))
         try:
-            session.expect(Kind.READY, limits.start_s, "starting up")
+            session.expect(Ready, limits.start_s, "starting up")
         except BaseException:
             session.close()
             raise
@@ -44,19 +45,19 @@ class TrialSession(Session):
     def run(self, trial: Trial) -> None:
         """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the emulated machine's time."""
         deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
-        self.channel.send(Kind.CALL, *trial.arguments)
+        self.channel.send(Call(list(trial.arguments)))
         while True:
             try:
-                kind, values = self.receive(max(0.0, deadline - time.monotonic()), doing)
+                message = self.receive(max(0.0, deadline - time.monotonic()), doing)
             except LearnerFault as fault:
                 if fault.reason == "crashed" and trial.late:
                     return
                 raise
-            if kind is Kind.ANSWER:
-                trial.finish(values)
+            if isinstance(message, Answer):
+                trial.finish(message.outputs)
                 return
-            self.require(kind, Kind.ASK, doing)
-            self.channel.send(Kind.TOLD, *self._answer(trial, values))
+            question = self.require(message, Ask, doing).question
+            self.channel.send(Told(self._answer(trial, question)))
 
     def _answer(self, trial: Trial, values: list[Value]) -> list[Value]:
         try:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.channel.wire import Channel, Kind, WireError
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Told
+from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.check import PROGRAM
@@ -71,14 +72,12 @@ def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], No
     with contextlib.suppress(WireError), contextlib.closing(channel):
         channel.receive(None)
         for trial in trials:
-            channel.send(Kind.CALL, *trial.arguments)
-            kind, values = channel.receive(None)
-            while kind is Kind.ASK:
-                channel.send(Kind.TOLD, *trial.serve(values))
-                kind, values = channel.receive(None)
-            if kind is not Kind.ANSWER:
+            channel.send(Call(list(trial.arguments)))
+            while isinstance(message := channel.receive(None), Ask):
+                channel.send(Told(list(trial.serve(message.question))))
+            if not isinstance(message, Answer):
                 return
-            trial.finish(values)
+            trial.finish(message.outputs)
             show(trial)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Value
+from bottleneck_lab.measure.channel.messages import Value
 
 Found = tuple[str | None, int, float | None]
 """Of one criterion: what is wrong (None: nothing), how many trials were judged, and its figure (None: it has none)."""

@@ -6,7 +6,8 @@ import argparse
 import socket
 from pathlib import Path
 
-from bottleneck_lab.measure.channel.wire import Channel, Kind, Value, WireError
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
+from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.worker import as_values, load_module, serve
 
 
@@ -15,16 +16,17 @@ def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
     run, learners = load_module(harness).run, load_module(entry)
 
     def ask(*values: Value) -> list[Value]:
-        channel.send(Kind.ASK, *values)
-        kind, told = channel.receive(None)
-        if kind is not Kind.TOLD:
-            raise WireError(f"{kind.name} came where TOLD was due")
-        return told
+        channel.send(Ask(list(values)))
+        message = channel.receive(None)
+        if not isinstance(message, Told):
+            raise WireError(f"{type(message).__name__} arrived instead of Told")
+        return message.answer
 
-    channel.send(Kind.READY)
+    channel.send(Ready())
     while True:
-        _, arguments = channel.receive(None)
-        channel.send(Kind.ANSWER, *as_values(run(learners, ask, *arguments)))
+        message = channel.receive(None)
+        if isinstance(message, Call):
+            channel.send(Answer(as_values(run(learners, ask, *message.inputs))))
 
 
 def main() -> None:

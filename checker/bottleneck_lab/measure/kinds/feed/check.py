@@ -26,14 +26,14 @@ from bottleneck_lab.grading.criteria import (
 )
 from bottleneck_lab.grading.sequential import BLOCKS, Decision, State
 from bottleneck_lab.grading.verdict import CriterionResult
-from bottleneck_lab.measure.channel.wire import Kind
+from bottleneck_lab.measure.channel.messages import Done, EpochAsked, Trained
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD
 from bottleneck_lab.measure.kinds.feed.device_process import calibrate, wanted_step_s
 from bottleneck_lab.measure.kinds.feed.device_specs import A100
-from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 
@@ -78,7 +78,7 @@ def refuse_more_cores(busy: float) -> None:
     allowed = len(loading_cores())
     if busy > MAX_CORES_SHARE * allowed:
         raise LearnerFault(
-            "tampered", f"Loading has {allowed} cores; the script moved to others and kept {busy:.1f} busy."
+            "tampered", f"The script may load on {allowed} cores; it moved to others and kept {busy:.1f} busy."
         )
 
 
@@ -88,20 +88,20 @@ def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleTyp
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
     silence_s, enough = context.settings.call_s, False
     while True:
-        kind, values = session.receive(silence_s, f"training (step {len(run.steps) + 1})")
-        if kind is Kind.RECORD:
-            run.steps.append(Step(*values))
-        elif kind is Kind.EPOCH:
-            _expect_steps(run, int(values[0]))
+        message = session.receive(silence_s, f"training (step {len(run.steps) + 1})")
+        if isinstance(message, Trained):
+            run.steps.append(message)
+        elif isinstance(message, EpochAsked):
+            _expect_steps(run, message.steps)
             enough = len(run.assignments) > MAX_EPOCHS or (
                 bool(run.timed()) and test.decide(run.utilisation(session.device.step_s)).state is not State.CONTINUE
             )
             give(session, run, context, judge.count(context.data), last=enough)
             context.progress("measuring", 0.2 + 0.2 * min(3, len(run.assignments) - 1))
-        elif kind is Kind.DONE:
+        elif isinstance(message, Done):
             _expect_steps(run, len(run.steps))
             if not enough:
-                raise LearnerFault("wrong output", "training ended while there were more epochs to come.")
+                raise LearnerFault("wrong output", "training ended before the last epoch.")
             return run
 
 
@@ -110,7 +110,7 @@ def _expect_steps(run: Run, steps: int) -> None:
     if steps != due:
         raise LearnerFault(
             "wrong output",
-            f"{steps} batches were trained where {due} were due: every sample exactly once, in batches of {run.batch}.",
+            f"{steps} batches were trained instead of {due}: train every sample exactly once, in batches of {run.batch}.",
         )
 
 
@@ -118,8 +118,7 @@ def give(session: FeedSession, run: Run, context: Context[FeedSettings], count: 
     """Hands out the next epoch, or none when the device has seen enough."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
     sizes = [] if last else [WARM_UP_BATCHES] + [EPOCH_BATCHES] * MAX_EPOCHS
-    epoch = plan_epoch(rng, run, count, sizes)
-    session.device.channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
+    session.device.channel.send(plan_epoch(rng, run, count, sizes).message())
 
 
 def check_samples(run: Run, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
@@ -131,12 +130,12 @@ def check_samples(run: Run, judge: ModuleType, context: Context[FeedSettings]) -
             want = [judge.label(context.data, int(index)) for index in order]
             if labels.tolist() != want:
                 size = (
-                    f"{len(labels)} images where {run.batch} were due"
+                    f"{len(labels)} images instead of {run.batch}"
                     if len(labels) != run.batch
-                    else "labels that are not those of its samples"
+                    else "labels that do not belong to its samples"
                 )
                 return (
-                    f"Batch {at} has {size}: every sample is to be trained exactly once, in the given order.",
+                    f"Batch {at} has {size}: train every sample exactly once, in the given order.",
                     at * run.batch,
                 )
     return None, at * run.batch
@@ -215,7 +214,7 @@ def _notes(context: Context[FeedSettings], step_s: float, loader_s: float, batch
     if context.device == "cuda":
         wanted_s = wanted_step_s(context.settings, loader_s)
         return [
-            f"The GPU trains every batch of {batch} images as often as comes nearest to {1000 * wanted_s:.0f} ms, {1000 * step_s:.0f} ms in all: it outruns "
+            f"The GPU repeats every batch of {batch} images to take about {1000 * wanted_s:.0f} ms, and {1000 * step_s:.0f} ms in practice: it outruns "
             f"one core of this machine ({1 / loader_s:.0f} shipped images/s) as the emulated device does, and two cores can feed it."
         ]
     slower = step_s / A100.step_s(batch)

@@ -2,7 +2,7 @@
 
 Owned by the verifier and run apart from both sides: `python -I -m bottleneck_lab.measure.kinds.feed.device`. It keeps the time each step arrived,
 started and ended on the machine's monotonic clock, the labels, and the pixels of the rows that the verifier drew in secret. It believes nothing else.
-The `emulated` engine takes the stated time of a step and does nothing; the `cuda` engine trains a real ResNet-50, as often as fits into that time.
+The `emulated` engine takes the emulated time of a step and does nothing; the `cuda` engine trains a real ResNet-50, as often as fits into that time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,25 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Kind, Malformed, Value, WireError
+from bottleneck_lab.measure.channel.messages import (
+    AskEpoch,
+    Broken,
+    DeviceReady,
+    Done,
+    EpochAsked,
+    Failed,
+    Gone,
+    HandOut,
+    Message,
+    NextEpoch,
+    Ready,
+    SlotFree,
+    Step,
+    Sync,
+    Synced,
+    Trained,
+)
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed, WireError
 from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS
 
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
@@ -161,53 +179,52 @@ class Device:
                     self._from_verifier()
                 elif trouble := self._from_host():
                     poll.unregister(self.host.sock)
-                    self.verifier.send(*trouble)
+                    self.verifier.send(trouble)
                     with contextlib.suppress(OSError):  # it has gone already
                         self.host.sock.shutdown(socket.SHUT_RDWR)
             self._advance()
 
     def _from_verifier(self) -> None:
-        kind, values = self.verifier.receive(10)
-        if kind is Kind.EPOCH:
-            number, seed, order, rows = values
-            self.rows_to_keep.extend(np.asarray(rows).tolist())
-            self._to_host(Kind.EPOCH, number, seed, order)
+        message = self.verifier.receive(10)
+        if isinstance(message, HandOut):
+            self.rows_to_keep.extend(message.rows.tolist())
+            self._to_host(NextEpoch(message.epoch, message.seed, message.order))
 
-    def _from_host(self) -> tuple[Kind, str] | None:
+    def _from_host(self) -> Gone | Broken | None:
+        """Reads a message of the script; what the verifier is to be told where it was the last."""
         try:
-            kind, values = self.host.receive(10)
-            if kind is Kind.STEP:
-                self.queue.append(self._batch(values))
-                self.steps += 1
-            elif kind is Kind.SYNC:
-                self.syncs += 1
-            elif kind is Kind.EPOCH:
-                self.verifier.send(kind, self.steps)
-            elif kind in (Kind.READY, Kind.DONE, Kind.FAILED):
-                self.verifier.send(kind, *values)
-            else:
-                raise Malformed(f"unexpected {kind.name}")
+            self._take(self.host.receive(10))
         except Closed:
-            return Kind.GONE, ""
+            return Gone()
         except WireError as error:
-            return Kind.BROKEN, str(error)
+            return Broken(str(error))
         return None
 
-    def _batch(self, values: list[Any]) -> Batch:
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Step):
+            self.queue.append(self._batch(message))
+            self.steps += 1
+        elif isinstance(message, Sync):
+            self.syncs += 1
+        elif isinstance(message, AskEpoch):
+            self.verifier.send(EpochAsked(self.steps))
+        elif isinstance(message, Ready | Done | Failed):
+            self.verifier.send(message)
+        else:
+            raise Malformed(f"unexpected {type(message).__name__}")
+
+    def _batch(self, step: Step) -> Batch:
         arrived_ns = time.monotonic_ns()
-        if len(values) != 4:
-            raise Malformed("a step that is no step")
-        slot, dtype, count, labels = values
-        if not (isinstance(slot, int) and isinstance(dtype, str) and isinstance(count, int)):
-            raise Malformed("a step that is no step")
         taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
-        if slot not in range(SLOTS) or slot in taken or dtype not in ("uint8", "float32"):
-            raise Malformed("a step in a slot that is not free, or of a type that the device does not take")
-        if count not in range(1, self.batch + 1) or not isinstance(labels, np.ndarray) or labels.shape != (count,):
-            raise Malformed("a step whose labels do not match its images")
-        images = self.arena.view(np.dtype(dtype), (count, *IMAGE_SHAPE), slot * (self.arena.size // SLOTS))
+        if step.slot not in range(SLOTS) or step.slot in taken or step.dtype not in ("uint8", "float32"):
+            raise Malformed("the slot is not free, or the device does not take this type")
+        if step.count not in range(1, self.batch + 1) or step.labels.shape != (step.count,):
+            raise Malformed("the labels do not match the images")
+        at = step.slot * (self.arena.size // SLOTS)
+        images = self.arena.view(np.dtype(step.dtype), (step.count, *IMAGE_SHAPE), at)
         rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
-        return Batch(slot, images, labels, np.array(images[[row for row in rows if row < count]]), arrived_ns)
+        kept = np.array(images[[row for row in rows if row < step.count]])
+        return Batch(step.slot, images, step.labels, kept, arrived_ns)
 
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:
@@ -219,16 +236,16 @@ class Device:
             )
         while self.syncs and not self.running and not self.queue:
             self.syncs -= 1
-            self._to_host(Kind.SYNC)
+            self._to_host(Synced())
 
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         self.running = None
-        self._to_host(Kind.SLOT, batch.slot)
-        self.verifier.send(Kind.RECORD, batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept)
+        self._to_host(SlotFree(batch.slot))
+        self.verifier.send(Trained(batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept))
 
-    def _to_host(self, kind: Kind, *values: Value) -> None:
+    def _to_host(self, message: Message) -> None:
         with contextlib.suppress(Closed):  # a script that has gone is reported when its end is read
-            self.host.send(kind, *values)
+            self.host.send(message)
 
 
 def main() -> None:
@@ -246,7 +263,7 @@ def main() -> None:
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
     device = Device(host, verifier, Arena.attach(options.arena), engine, options.batch)
-    verifier.send(Kind.READY, engine.step_s(options.batch))
+    verifier.send(DeviceReady(engine.step_s(options.batch)))
     with contextlib.suppress(Closed):
         device.run()
 

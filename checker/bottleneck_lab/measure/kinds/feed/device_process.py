@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 import psutil
 
+from bottleneck_lab.measure.channel.messages import DeviceReady
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
 from bottleneck_lab.measure.context import Context
@@ -155,8 +156,9 @@ def _end(process: subprocess.Popen[bytes], janitor: Janitor) -> None:
 def _ready(channel: Channel, timeout_s: float) -> float:
     """What the device says that a step takes, when it is there. Raises VerifierFault when it does not come."""
     try:
-        _, values = channel.receive(timeout_s)
+        message = channel.receive(timeout_s)
     except WireError as error:
         raise VerifierFault(f"The device process did not start: {error}") from None
-    (step_s,) = values
-    return float(step_s)
+    if not isinstance(message, DeviceReady):
+        raise VerifierFault("The device process did not start.")
+    return message.step_s

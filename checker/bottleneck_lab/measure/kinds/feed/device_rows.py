@@ -9,35 +9,35 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bottleneck_lab.measure.kinds.feed.device_specs import Stated
-from bottleneck_lab.measure.kinds.feed.records import Step
+from bottleneck_lab.measure.channel.messages import Trained
+from bottleneck_lab.measure.kinds.feed.device_specs import StepTimes
 
 DEVICE, COMPUTE_STREAM = 0, 7
 PREFIX = "emulated: "
 
 
-def add_device_rows(trace: Path, steps: Sequence[Step], stated: Stated | None, batch: int) -> None:
+def add_device_rows(trace: Path, steps: Sequence[Trained], emulated: StepTimes | None, batch: int) -> None:
     """Adds kernel-like rows for each step that lies within the trace, and takes out what names the host.
 
-    `stated` is what an emulated device stands for: each step is cut into its parts. A real device's step (None) is one row, of which nothing more is known.
+    `emulated` is what an emulated device stands for: each step is cut into its parts. A real device's step (None) is one row, of which nothing more is known.
     `trace` is a gzipped Chrome trace of torch.profiler; it is replaced as a whole.
     """
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         content: dict[str, Any] = json.load(file)
     for private in ("host_name", "hostname", "trace_name"):
         content.pop(private, None)
-    if stated:
-        content["emulatedDevice"] = f"{stated.name}; {stated.source}"
+    if emulated:
+        content["emulatedDevice"] = f"{emulated.name}; {emulated.source}"
     begin, end = _span_us(content["traceEvents"])
     base_ns = int(content.get("baseTimeNanoseconds", 0))
     offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
     rows = [
         row
         for step in steps
-        for row in _rows(step, stated, batch, offset_ns)
+        for row in _rows(step, emulated, batch, offset_ns)
         if begin <= row["ts"] and row["ts"] + row["dur"] <= end
     ]
-    content["traceEvents"] += [*rows, *_labels(stated)]
+    content["traceEvents"] += [*rows, *_labels(emulated)]
     with gzip.open(trace, "wt", encoding="utf-8") as file:
         json.dump(content, file)
 
@@ -50,16 +50,16 @@ def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:
     return min(event["ts"] for event in spans), max(event["ts"] + event["dur"] for event in spans)
 
 
-def _rows(step: Step, stated: Stated | None, batch: int, offset_ns: int) -> Iterator[dict[str, Any]]:
-    parts = stated.parts_ms if stated else {"training step": 1.0}
-    mark = {"emulated": True} if stated else {}
+def _rows(step: Trained, emulated: StepTimes | None, batch: int, offset_ns: int) -> Iterator[dict[str, Any]]:
+    parts = emulated.parts_ms if emulated else {"training step": 1.0}
+    mark = {"emulated": True} if emulated else {}
     total, at_ns = sum(parts.values()), step.started_ns
     for part, weight in parts.items():
         length_ns = (step.ended_ns - step.started_ns) * weight / total
         yield {
             "ph": "X",
             "cat": "kernel",
-            "name": f"{PREFIX if stated else ''}ResNet-50 {part} (batch {batch})",
+            "name": f"{PREFIX if emulated else ''}ResNet-50 {part} (batch {batch})",
             "pid": DEVICE,
             "tid": COMPUTE_STREAM,
             "ts": (at_ns + offset_ns) / 1000,
@@ -69,9 +69,9 @@ def _rows(step: Step, stated: Stated | None, batch: int, offset_ns: int) -> Iter
         at_ns += round(length_ns)
 
 
-def _labels(stated: Stated | None) -> list[dict[str, Any]]:
+def _labels(emulated: StepTimes | None) -> list[dict[str, Any]]:
     gpu, stream = (
-        ("emulated GPU", f"stream {COMPUTE_STREAM} (emulated)") if stated else ("GPU", f"stream {COMPUTE_STREAM}")
+        ("emulated GPU", f"stream {COMPUTE_STREAM} (emulated)") if emulated else ("GPU", f"stream {COMPUTE_STREAM}")
     )
     process = {"name": "process_name", "ph": "M", "pid": DEVICE, "tid": 0, "args": {"name": gpu}}
     thread = {"name": "thread_name", "ph": "M", "pid": DEVICE, "tid": COMPUTE_STREAM, "args": {"name": stream}}

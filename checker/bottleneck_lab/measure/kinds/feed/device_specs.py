@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Stated:
+class StepTimes:
     """A GPU's time for one ResNet-50 training step of `batch` images, by part, in ms."""
 
     name: str
@@ -19,7 +19,7 @@ class Stated:
         return sum(self.parts_ms.values()) / 1000 * batch / self.batch
 
 
-A100 = Stated(
+A100 = StepTimes(
     name="an A100-like GPU training ResNet-50",
     batch=64,
     parts_ms={"forward": 8.2, "backward": 16.4, "optimizer": 0.8},

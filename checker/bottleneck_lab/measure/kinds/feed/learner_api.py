@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Kind, Malformed
+from bottleneck_lab.measure.channel.messages import (
+    AskEpoch,
+    Done,
+    Message,
+    MessageT,
+    NextEpoch,
+    SlotFree,
+    Step,
+    Sync,
+    Synced,
+)
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Malformed
 
 SLOTS = 3
 """Batches the device holds at once: one running and two waiting."""
@@ -52,15 +63,11 @@ class Accelerator:
     def epochs(self) -> Iterator[Epoch]:
         """Epochs until the device has seen enough. The order and the seed of an epoch are not known before it is asked for."""
         while True:
-            number, seed, order = self._ask_epoch()
-            if not len(order):
+            self.channel.send(AskEpoch())
+            given = self._receive(NextEpoch)
+            if not len(given.order):
                 return
-            yield Epoch(number, seed, order.tolist())
-
-    def _ask_epoch(self) -> tuple[int, int, np.ndarray[Any, Any]]:
-        self.channel.send(Kind.EPOCH)
-        number, seed, order = self._receive(Kind.EPOCH)
-        return number, seed, order
+            yield Epoch(given.epoch, given.seed, given.order.tolist())
 
     def step(self, images: Any, labels: Any) -> None:
         """Queues one training step on a batch and returns, like a kernel launch; waits only while the queue is full.
@@ -73,19 +80,19 @@ class Accelerator:
             slot = self._slot()
             self._write(slot, images)
         with self._range("step"):
-            self.channel.send(Kind.STEP, slot, str(images.dtype), len(images), labels)
+            self.channel.send(Step(slot, str(images.dtype), len(images), labels))
         self._on_step()
 
     def synchronize(self) -> None:
         """Waits until every queued step has run."""
         with self._range("synchronize"):
-            self.channel.send(Kind.SYNC)
-            self._receive(Kind.SYNC)
+            self.channel.send(Sync())
+            self._receive(Synced)
 
     def finish(self) -> None:
         """Says that training has returned, once every queued step has run and is on record."""
         self.synchronize()
-        self.channel.send(Kind.DONE)
+        self.channel.send(Done())
 
     def _require_batch(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
         if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
@@ -101,18 +108,18 @@ class Accelerator:
 
     def _slot(self) -> int:
         while not self._free:
-            self._receive(Kind.SLOT)
+            self._note(self.channel.receive(None))
         return self._free.pop()
 
     def _write(self, slot: int, images: np.ndarray[Any, Any]) -> None:
         self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[...] = images
 
-    def _receive(self, wanted: Kind) -> list[Any]:
-        while True:
-            kind, values = self.channel.receive(None)
-            if kind is Kind.SLOT:
-                self._free.append(int(values[0]))
-            if kind is wanted:
-                return list(values)
-            if kind not in (Kind.SLOT, wanted):
-                raise Malformed(f"unexpected {kind.name}")
+    def _receive(self, wanted: type[MessageT]) -> MessageT:
+        while not isinstance(message := self.channel.receive(None), wanted):
+            self._note(message)
+        return message
+
+    def _note(self, message: Message) -> None:
+        if not isinstance(message, SlotFree):
+            raise Malformed(f"unexpected {type(message).__name__}")
+        self._free.append(message.slot)

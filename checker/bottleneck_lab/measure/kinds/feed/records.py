@@ -9,21 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.measure.channel.messages import HandOut, Trained
+
 KEPT_ROWS = 3
 """Rows of each batch whose pixels are checked: a script that spoils one image in twenty escapes the 96 of an epoch once in 130 times."""
 BATCHES_PER_BLOCK = 3
 WARM_UP_BATCHES = 4
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training step as the device saw it, in ns of the monotonic clock."""
-
-    arrived_ns: int
-    started_ns: int
-    ended_ns: int
-    labels: np.ndarray[Any, Any]
-    kept: np.ndarray[Any, Any]
 
 
 @dataclass
@@ -40,6 +31,10 @@ class Assignment:
     def batches(self) -> int:
         return len(self.rows)
 
+    def message(self) -> HandOut:
+        """What the device is told of it."""
+        return HandOut(self.number, self.seed, self.order, self.rows)
+
 
 @dataclass
 class Run:
@@ -47,9 +42,9 @@ class Run:
 
     batch: int
     assignments: list[Assignment] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Trained] = field(default_factory=list)
 
-    def timed(self) -> list[Step]:
+    def timed(self) -> list[Trained]:
         """The steps after the warm-up."""
         return self.steps[self.assignments[0].batches :] if self.assignments else []
 

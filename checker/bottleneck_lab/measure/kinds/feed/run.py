@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Channel, Kind, WireError
+from bottleneck_lab.measure.channel.messages import Broken, EpochAsked, Trained
+from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, calibrate, wanted_step_s
 from bottleneck_lab.measure.kinds.feed.device_rows import add_device_rows
 from bottleneck_lab.measure.kinds.feed.device_specs import A100
-from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, Step, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, plan_epoch
 from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -80,20 +80,15 @@ def _rate(seen: Run, step_s: float) -> str:
     return f"{seen.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
 
 
-def _received(channel: Channel) -> tuple[Kind, list[Any]]:
-    return channel.receive(None)
-
-
 def _serve(channel: Channel, seen: Run, count: int, batches: int, on_line: OnLine) -> None:
     """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why where the device takes no more from it."""
     rng = np.random.default_rng(0)
     with contextlib.suppress(WireError):
         while True:
-            kind, values = _received(channel)
-            if kind is Kind.RECORD:
-                seen.steps.append(Step(*values))
-            elif kind is Kind.EPOCH:
-                epoch = plan_epoch(rng, seen, count, [WARM_UP_BATCHES, batches])
-                channel.send(Kind.EPOCH, epoch.number, epoch.seed, epoch.order, epoch.rows)
-            elif kind is Kind.BROKEN:
-                on_line(f"The device was sent what is no training step ({values[0]}) and takes no more.\n")
+            message = channel.receive(None)
+            if isinstance(message, Trained):
+                seen.steps.append(message)
+            elif isinstance(message, EpochAsked):
+                channel.send(plan_epoch(rng, seen, count, [WARM_UP_BATCHES, batches]).message())
+            elif isinstance(message, Broken):
+                on_line(f"The script sent an invalid training step ({message.why}); the device takes no more.\n")

@@ -7,7 +7,8 @@ import socket
 from pathlib import Path
 from types import ModuleType
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Kind
+from bottleneck_lab.measure.channel.messages import Ready
+from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.feed.learner_api import Accelerator
 from bottleneck_lab.measure.worker import load_module, serve
 
@@ -33,7 +34,7 @@ def train(channel: Channel, arena: Arena, entry: Path, photos: Path) -> None:
     """Prepares, says so, and trains against the device process at the other end of the channel."""
     cache = Path("cache").absolute()
     module = prepared(entry, photos, cache)
-    channel.send(Kind.READY)
+    channel.send(Ready())
     accelerator = Accelerator(channel, arena)
     module.train(accelerator, photos, cache)
     accelerator.finish()

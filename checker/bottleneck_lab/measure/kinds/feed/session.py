@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
+from bottleneck_lab.measure.channel.messages import Broken, EpochAsked, Gone, Message, Ready
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
-from bottleneck_lab.measure.channel.wire import Kind
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
@@ -33,8 +33,8 @@ class FeedSession:
             device.close()
             raise
         try:
-            got, _ = session.receive(context.settings.start_s, "starting up and preparing")
-            session.script.require(got, Kind.READY, "starting up and preparing")
+            message = session.receive(context.settings.start_s, "starting up and preparing")
+            session.script.require(message, Ready, "starting up and preparing")
         except BaseException:
             session.close()
             raise
@@ -46,17 +46,16 @@ class FeedSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def receive(self, timeout_s: float, doing: str) -> tuple[Kind, list[Any]]:
+    def receive(self, timeout_s: float, doing: str) -> Message:
         """The next message. Raises the fault of the script, or of the device where it has ended or was stopped."""
         self.script.watch(doing)  # a script that never lets us wait is watched all the same
-        kind, values = self.script.receive(timeout_s, doing)
-        if kind is Kind.GONE or (kind is Kind.EPOCH and self.script.worker.process.poll() is not None):
+        message = self.script.receive(timeout_s, doing)
+        asked_dead = isinstance(message, EpochAsked) and self.script.worker.process.poll() is not None
+        if isinstance(message, Gone) or asked_dead:
             raise self.script.gone(doing)
-        if kind is Kind.BROKEN:
-            raise LearnerFault(
-                "tampered", f"{doing}: the script sent the device what is no training step ({values[0]!s})."
-            )
-        return kind, values
+        if isinstance(message, Broken):
+            raise LearnerFault("tampered", f"{doing}: the script sent an invalid training step ({message.why}).")
+        return message
 
     def close(self) -> None:
         """Ends the script with everything it started, and the device."""

@@ -31,7 +31,7 @@ ROUNDING_NS = 2
 Answers = Mapping[str, Any]
 
 
-class ByTime(str):
+class TimingComplaint(str):
     """A problem that hangs on times that were measured: beside other programs there may be none. Any other one is exact."""
 
     __slots__ = ()
@@ -51,9 +51,9 @@ def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end
 
 def _incomplete(capture: Capture, truth: Truth) -> str | None:
     if truth.capture.has_device and not capture.has_device:
-        return "The capture has no GPU work in it: `activities` must hold ProfilerActivity.CUDA, and the GPU must be waited for before the end."
+        return "The capture has no GPU work in it: `activities` needs ProfilerActivity.CUDA, and the script must wait for the GPU before the profiler stops."
     if not any(_is_shape(shape) for call in capture.calls for shape in call.dims):
-        return "The capture has no shapes: the profiler needs record_shapes=True."
+        return "The capture has no shapes: pass record_shapes=True to the profiler."
     return None
 
 
@@ -64,7 +64,7 @@ def _is_shape(shape: Any) -> bool:
 def _other_time(capture: Capture, begin_s: float, end_s: float) -> str | None:
     if begin_s - CLOCK_SLACK_S <= capture.begin_s and capture.end_s <= end_s + CLOCK_SLACK_S:
         return None
-    return "The capture was not made when `record` was called: it is a copy of another one."
+    return "The capture was not made when `record` was called: it is an old one."
 
 
 def _other_work(capture: Capture, truth: Truth, passes: int) -> str | None:
@@ -76,12 +76,12 @@ def _other_work(capture: Capture, truth: Truth, passes: int) -> str | None:
         return "The operators and shapes in the capture are not those of this model on these pictures."
     found = {shape: got[shape] * unit / want[shape] for shape in want}
     if len(set(found.values())) > 1:
-        return "Some layers of the model are in the capture more often than others: it holds parts of passes."
+        return "Some layers of the model appear more often than others: the capture holds incomplete passes."
     seen = next(iter(found.values())) * _passes(truth) / unit
     if seen == passes:
         return None
     more = "Are the warm-up passes in it?" if seen > passes else "Was the profiler stopped too early?"
-    return f"The capture holds {seen:g} passes; `record` was asked for {passes}. {more}"
+    return f"The capture holds {seen:g} passes; `record` was told to record {passes}. {more}"
 
 
 def _layers(truth: Truth) -> set[str]:
@@ -99,16 +99,14 @@ def _left_out(capture: Capture, truth: Truth) -> str | None:
     top = truth.ranked()[0]
     if top.name in capture.times:
         return None
-    return "The capture lacks the operator that does most of this model's work: it was not recorded as it ran."
+    return "The capture lacks the operator that does most of this model's work: this is not a recording of the model."
 
 
 def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
     """The same work never takes the same time to the nanosecond in each of many calls."""
     rows = by_pass(capture, truth.ranked()[0].name, passes)
     if any(np.abs(one - other).max() <= ROUNDING_NS for one, other in combinations(rows, 2)):
-        return (
-            "Two passes in the capture took the same time to the nanosecond in every call: one was written down twice."
-        )
+        return "Two passes in the capture agree to the nanosecond in every call: one is a copy of the other."
     return None
 
 
@@ -117,7 +115,7 @@ def _not_warm(capture: Capture, truth: Truth, passes: int) -> str | None:
     cold = _first_pass_ratio(truth.cold, _passes_in(truth.cold))
     if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
         return None
-    return ByTime(
+    return TimingComplaint(
         "The first pass in the capture takes longer than the others: it allocates and prepares. Run passes without recording first."
     )
 
@@ -141,8 +139,8 @@ def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
     for share in truth.ranked()[: len(PLACES)]:
         seen = shares.get(share.name, 0.0)
         if abs(seen - share.share) > FORGED_SHARE:
-            return ByTime(
-                f"{share.name} takes another share of the self time in the capture than in captures made here beside it: "
+            return TimingComplaint(
+                f"{share.name} takes a different share of the self time in the capture than in captures made here: "
                 "the passes were not recorded as they run, or the machine was busy."
             )
     return None
@@ -182,25 +180,23 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
             known = name in truth.shares
             found = "" if known else " It is not in the captures."
             said = f"{name} is not {place} by self time on the device.{found} {_other_order(names, truth)}".strip()
-            return ByTime(said) if known else said
+            return TimingComplaint(said) if known else said
     return None
 
 
 def _other_order(names: list[str], truth: Truth) -> str:
     """Which mistaken order of operators the answer follows, as a sentence; empty when none fits."""
     orders = {
-        "That is the order of total times, in which an operator holds all that it calls; sort by self time.": lambda row: (
+        "That is the order by total time, which includes everything an operator calls; sort by self time.": lambda row: (
             _total_ns(row, truth),
             row.total_ns,  # on a GPU a parent's total is just its child's
         ),
-        "That is the order of the numbers of calls, not of times.": lambda row: row.calls,
+        "That is the order by number of calls, not by time.": lambda row: row.calls,
     }
     if truth.capture.has_device:
-        orders["That is the order of times on the CPU; on a GPU the device's own time counts."] = lambda row: (
-            row.self_ns
-        )
+        orders["That is the order by CPU time; on a GPU the device's own time counts."] = lambda row: row.self_ns
     best = {sentence: _top(truth.capture, key) for sentence, key in orders.items()}
-    best["That is the order with the first, cold passes counted in; warm up before recording."] = _top(
+    best["That order includes the first, cold passes; warm up before recording."] = _top(
         truth.cold, lambda row: row.share
     )
     right = [share.name for share in truth.ranked()[: len(PLACES)]]
@@ -228,13 +224,13 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
     for place in PLACES:
         name, answer = full_name(answers.get(place)), _number(answers.get(f"{place}_share"))
         if answer is None:
-            return f"`{place}_share` is not given as a number from 0 to 1."
+            return f"`{place}_share` must be a number from 0 to 1."
         if name not in truth.shares:
             return f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
         right = truth.shares[name]
         if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
             why = _other_share(name, answer, truth)
-            return ByTime(
+            return TimingComplaint(
                 f"`{place}_share` is off by more than five points. {why or 'Divide its self time by the sum of all self times.'}"
             )
     return None
@@ -248,13 +244,12 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
     whole = max(sum(each.device_self_ns if gpu else each.self_ns for each in rows.values()), 1)
     with_children = max(sum(_total_ns(each, truth) for each in rows.values()), 1)
     mistakes = {
-        "That is its share of all total times, in which parents are counted together with their children.": own
+        "That is its share of the summed total times, which count children again in their parents.": own
         / with_children,
-        "That is its total time, with all that it calls; its self time is asked for.": _total_ns(row, truth) / whole,
+        "That is its total time, including everything it calls; the question is about self time.": _total_ns(row, truth)
+        / whole,
         "That is its share of the calls, not of the time.": row.calls / sum(each.calls for each in rows.values()),
-        "That is its share with the first, cold passes counted in; warm up before recording.": cold.share
-        if cold
-        else 0.0,
+        "That share includes the first, cold passes; warm up before recording.": cold.share if cold else 0.0,
     }
     if truth.capture.has_device:
         mistakes["That is its share of the CPU's time; on a GPU the device's own time counts."] = row.self_ns / max(
@@ -273,13 +268,13 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
             return f"`{place}_bound` is neither 'memory-bound' nor 'compute-bound'."
         intensity = truth.intensity.get(name)
         if intensity is None:
-            return f"{name or 'An operator left unnamed'} is none whose work is known here: name an operator that computes."
+            return f"{name or 'An operator left unnamed'} does no work that can be counted here: name an operator that computes."
         ratio = intensity / truth.balance
         if 1 / BALANCE_FACTOR < ratio < BALANCE_FACTOR:
             continue
         right = "compute-bound" if ratio >= 1 else "memory-bound"
         if answer != right:
-            return ByTime(  # the machine's balance is measured
+            return TimingComplaint(  # the machine's balance is measured
                 f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
                 "has to move, and compare with the machine's balance: its operations a second over its bytes a second."
             )
@@ -290,7 +285,7 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
     """Why the Amdahl ceiling of the first operator is off by more than a tenth, of the measured share's or of the learner's own share's."""
     answer, name = _number(answers.get("ceiling")), full_name(answers.get("first"))
     if answer is None:
-        return "`ceiling` is not given as a number."
+        return "`ceiling` must be a number."
     if name not in truth.shares:
         return f"{name or 'An operator left unnamed'} is not in the captures, so it has no ceiling."
     right, own = truth.shares[name], _number(answers.get("first_share"))
@@ -299,8 +294,8 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
         ceilings.append(ceiling(own))
     if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
         return None
-    mistake = " 1 / share is another thing." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
-    return ByTime(
+    mistake = " You wrote 1 / share." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
+    return TimingComplaint(
         f"That is not what Amdahl's law gives for the share of {name}: 1 / (1 - share), when it takes no time at all.{mistake}"
     )
 

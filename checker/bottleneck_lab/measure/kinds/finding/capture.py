@@ -87,10 +87,10 @@ def read_capture(data: bytes) -> Capture:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(f"The trace cannot be read: {error}.", "Export it with `export_chrome_trace`.") from error
     if len(timeline.operators) + len(timeline.runtime) > MAX_CALLS:
-        raise CaptureError(f"The trace holds more than {MAX_CALLS:,} calls.", "Record the passes and no more.")
+        raise CaptureError(f"The trace holds more than {MAX_CALLS:,} calls.", "Record only the passes.")
     tree = build_calls(timeline, python=False)
     if tree.tree.depth.max(initial=0) > MAX_NESTED:
-        raise CaptureError(f"The trace nests calls more than {MAX_NESTED} deep.", "Record the passes as they are.")
+        raise CaptureError(f"The trace nests calls more than {MAX_NESTED} deep.", "Record only the passes.")
     rows = find_operators(timeline, tree, top=10_000)
     events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
     if not rows or not events:
@@ -122,7 +122,7 @@ def _unpacked(data: bytes) -> bytes:
 
 def _limited(plain: bytes) -> bytes:
     if len(plain) > MAX_TRACE_BYTES:
-        raise CaptureError(f"The trace is larger than {MAX_TRACE_BYTES >> 20} MiB.", "Record the passes and no more.")
+        raise CaptureError(f"The trace is larger than {MAX_TRACE_BYTES >> 20} MiB.", "Record only the passes.")
     return plain
 
 

@@ -23,7 +23,7 @@ from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.finding import FindingSettings
 from bottleneck_lab.measure.kinds.finding.answers import (
-    ByTime,
+    TimingComplaint,
     not_genuine,
     other_times,
     wrong_bounds,
@@ -83,7 +83,7 @@ def _graded(
 ) -> CriterionResult:
     """Beside a busy core other operators are the slowest, and a genuine capture has other times; what does not hang on times is as wrong as ever."""
     result = grade_check(context.required(id_), problem, captures, "captures")
-    return not_held_against(result, other_cores) if isinstance(problem, ByTime) else result
+    return not_held_against(result, other_cores) if isinstance(problem, TimingComplaint) else result
 
 
 def _find_truth(
@@ -183,8 +183,8 @@ def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> 
     status = stream(command, context.workspace, context.janitor, on_line, context.environment())
     if status == 0 and not written.is_file():
         raise UsageError(
-            f"{context.lab.spec.entry} ran to its end, but recorded nothing: there is no trace.",
-            "That is your part of this lab: see README.md, or `lab hint`; then `lab profile` again.",
+            f"{context.lab.spec.entry} ran to the end but wrote no trace.",
+            "Recording one is your part of this lab: see README.md or `lab hint`, then run `lab profile` again.",
         )
     if status == 0:
         shutil.copyfile(written, trace)

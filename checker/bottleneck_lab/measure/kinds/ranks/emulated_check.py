@@ -131,9 +131,9 @@ def same_training(run: Run, reference: Run) -> str | None:
     """Why these parameters are not the reference's, or None: equal on every rank, near the reference, made of the same gradients."""
     for rank, parameters in enumerate(run.parameters):
         if not np.isfinite(parameters).all():
-            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has parameters that are no finite numbers."
+            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has parameters that are not finite."
         if not np.array_equal(parameters, run.parameters[0]):
-            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has other parameters than rank 0."
+            return f"After {run.clocks[0].step} steps rank {rank} of {run.world} has different parameters from rank 0."
     apart = run.difference(reference)
     if not apart <= TOLERANCE:
         steps = run.clocks[0].step
@@ -162,7 +162,7 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
         f"modelled throughput, images/s: {m.few_images_per_s:.0f} on {m.few}, {m.many_images_per_s:.0f} on {m.many}; "
         f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
         *(told if slowed else []),
-        f"{m.few} ranks are one node, {m.many} ranks are two: the slower link between nodes comes in with the second",
+        f"{m.few} ranks are one node, {m.many} ranks are two: only the larger run uses the slower link between nodes",
         *load_fabric().assumptions(),
         f"cost table: {costs.gpu}. {costs.source}",
     ]

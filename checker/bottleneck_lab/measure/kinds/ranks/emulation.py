@@ -234,7 +234,7 @@ class Crew:
             told = with_last_words(violation, self._worker.log_tail())
             if violation.reason == "timed out" and starvation.found():
                 raise BusyMachineError(
-                    f"Other programs kept most cores busy: {len(links)} ranks did not come to an end.",
+                    f"Other programs kept most cores busy: {len(links)} ranks did not finish.",
                     "Close other programs, wait for background jobs to end, and check again.",
                 ) from None
             raise told from None

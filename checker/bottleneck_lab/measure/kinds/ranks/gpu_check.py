@@ -223,10 +223,10 @@ def _moved(path: Path, elements: int, digest: bytes) -> tuple[bool, np.ndarray[A
     except OSError as error:
         raise LearnerFault("wrong output", f"The job left no parameters: {error.strerror}.") from error
     if len(content) != size:
-        raise LearnerFault("wrong output", f"The job left something else than the model's {elements} parameters.")
+        raise LearnerFault("wrong output", f"What the job left is not the model's {elements} parameters.")
     values = np.frombuffer(content, np.float32)
     if hashlib.sha256(values[1:].tobytes()).digest() != digest:
-        raise LearnerFault("tampered", "The job left other parameters than those that it had when the clock stopped.")
+        raise LearnerFault("tampered", "The job's parameters changed after the clock stopped.")
     return bool(values[0] == 1.0), values[1:]
 
 
@@ -254,7 +254,7 @@ def _time(
     digest = _receive(ranks[0], _DIGEST_BYTES, worker, end)
     seconds = time.monotonic() - began
     if _receive(ranks[0], len(DONE), worker, end + START_S) != DONE:
-        raise LearnerFault("tampered", "A rank said something else than it was to say.")
+        raise LearnerFault("tampered", "A rank sent an unexpected message.")
     return seconds, digest
 
 
@@ -291,7 +291,7 @@ def _look_after(worker: Worker, end: float) -> None:
     if excess := worker.watch.excess():
         raise LearnerFault(excess.reason, f"The job {excess.words}.")
     if time.monotonic() > end:
-        raise LearnerFault("timed out", "The job did not come to its end in time.")
+        raise LearnerFault("timed out", "The job did not finish in time.")
 
 
 def _last_words(worker: Worker) -> str:

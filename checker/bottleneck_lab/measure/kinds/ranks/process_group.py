@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bottleneck_lab.measure.channel.wire import Arena
-from bottleneck_lab.measure.kinds.ranks.protocol import BATCH, DTYPES, FACTOR, OK, REDUCTIONS, Event, Kind, asked
+from bottleneck_lab.measure.kinds.ranks.protocol import BATCH, DTYPES, FACTOR, OK, REDUCTIONS, Event, EventKind, asked
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch
 
 BACKEND = "emulated"
@@ -29,7 +29,7 @@ class Client:
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
         self.result = torch.frombuffer(result.memory, dtype=torch.uint8)
 
-    def tell(self, kind: Kind, *fields: int) -> None:
+    def tell(self, kind: EventKind, *fields: int) -> None:
         self.sock.sendall(Event(kind, *fields).pack())
 
     def read(self, size: int) -> bytes:
@@ -43,10 +43,10 @@ class Client:
 
     def factor(self, module: int, images: int) -> float:
         """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
-        self.tell(Kind.BACKWARD, 0, module, images)
+        self.tell(EventKind.BACKWARD, 0, module, images)
         return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if asked(module) else 1.0
 
-    def exchange(self, kind: Kind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0) -> None:
+    def exchange(self, kind: EventKind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0) -> None:
         """A collective: `send` into shared memory, wait for every rank, then the result back into `receive`, one after the other."""
         dtype = (
             DTYPES.index(str((send if send is not None else receive[0]).dtype).removeprefix("torch."))
@@ -78,7 +78,7 @@ class Client:
     def batches(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Steps as the verifier hands them out, until it has no more."""
         while True:
-            self.tell(Kind.FETCH)
+            self.tell(EventKind.FETCH)
             micro, images, *shape = BATCH.unpack(self.read(BATCH.size))
             if not micro:
                 return
@@ -134,7 +134,7 @@ class EmulatedGroup(dist.ProcessGroup):
             operation = _bitwise(opts.reduceOp)
         with self.watch, torch.no_grad():
             for tensor in tensors:
-                self.client.exchange(Kind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
+                self.client.exchange(EventKind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
         return _Done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
@@ -145,25 +145,25 @@ class EmulatedGroup(dist.ProcessGroup):
         with self.watch, torch.no_grad():
             for tensor in tensors:
                 send = tensor.detach() if self.rank() == opts.rootRank else None
-                self.client.exchange(Kind.BROADCAST, send, [tensor.detach()], opts.rootRank)
+                self.client.exchange(EventKind.BROADCAST, send, [tensor.detach()], opts.rootRank)
         return _Done(tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
         """Every rank's values on every rank, one tensor each."""
         with self.watch, torch.no_grad():
             for output, tensor in zip(outputs, inputs, strict=True):
-                self.client.exchange(Kind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
+                self.client.exchange(EventKind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
         return _Done([part for output in outputs for part in output])
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         with self.watch, torch.no_grad():
-            self.client.exchange(Kind.ALLGATHER, tensor.detach(), [output.detach()])
+            self.client.exchange(EventKind.ALLGATHER, tensor.detach(), [output.detach()])
         return _Done([output])
 
     def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         """Waits for every rank, and the host with it."""
         with self.watch:
-            self.client.exchange(Kind.BARRIER, None, [])
+            self.client.exchange(EventKind.BARRIER, None, [])
         return _Done([])
 
 

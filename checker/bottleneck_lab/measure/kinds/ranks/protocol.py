@@ -24,7 +24,7 @@ def asked(module: int) -> bool:
     return module % _ASKED_EVERY == 0
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What happened on a rank."""
 
     FETCH = 1  # wants the next step's micro-batches; answered
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 class Event(NamedTuple):
     """One event of one rank."""
 
-    kind: Kind
+    kind: EventKind
     flag: int = 0
     which: int = 0
     number: int = 0
@@ -60,7 +60,7 @@ class Event(NamedTuple):
 def unpack(raw: bytes) -> Event:
     """The event in these 24 bytes. Raises ValueError where the kind is unknown."""
     kind, *rest = EVENT.unpack(raw)
-    return Event(Kind(kind), *rest)
+    return Event(EventKind(kind), *rest)
 
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool"]

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.process_group import BACKEND, Client, EmulatedGroup
-from bottleneck_lab.measure.kinds.ranks.protocol import Kind
+from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch, Interceptor, watch_host, watch_modules, watch_passes
 from bottleneck_lab.measure.worker import explain, load_module
 
@@ -53,7 +53,7 @@ def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model
     watch_modules(model, client.tell, client.factor)
     if rank == 0:
         client.place(model)
-        client.exchange(Kind.START, None, [])
+        client.exchange(EventKind.START, None, [])
     script = load_module(Path(job.folder) / job.entry)
     ddp = script.wrap(model)
     if not isinstance(ddp, DistributedDataParallel):
@@ -63,7 +63,7 @@ def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model
     watch_host(watch)
     with Interceptor(watch):
         script.train(ddp, optimizer, client.batches())
-    client.tell(Kind.PARAMETERS, 0, 0, 0, client.place(model))
+    client.tell(EventKind.PARAMETERS, 0, 0, 0, client.place(model))
 
 
 def run_rank(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:

@@ -25,13 +25,13 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     OK,
     REDUCTIONS,
     Event,
-    Kind,
+    EventKind,
     asked,
     unpack,
 )
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
-from bottleneck_lab.measure.sandbox.limits import WATCH_S, Excess
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Exceeded
 
 _CHUNK = 1 << 18
 MAX_EVENTS = 100_000
@@ -129,7 +129,7 @@ class FabricServer:
         return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
 
     def serve(
-        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], Excess | None]
+        self, total_s: float, silence_s: float, progress: Callable[[int], None], excess: Callable[[], Exceeded | None]
     ) -> None:
         """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for `silence_s`, is one.
 
@@ -181,36 +181,36 @@ class FabricServer:
         try:
             event = unpack(raw)
         except ValueError as error:
-            raise Violation("tampered", f"Rank {rank} sent bytes that are no event of the emulation.") from error
+            raise Violation("tampered", f"Rank {rank} sent bytes that are not an event of the emulation.") from error
         link.told += 1
         if link.told > MAX_EVENTS:
             raise Violation("tampered", f"Rank {rank} reported more than {MAX_EVENTS:,} events.")
         if link is self.links[0]:
             self.recorded.append(event)
         if link.waiting is not None or link.finished:
-            raise Violation("tampered", f"Rank {rank} went on while it was waiting for the other ranks.")
+            raise Violation("tampered", f"Rank {rank} sent events while it should have waited for the other ranks.")
         if event.kind in COLLECTIVES:
             self._enter(rank, link, event)
-        elif event.kind is Kind.START:
+        elif event.kind is EventKind.START:
             self.start = self.parameters(rank)
             link.send(OK)
-        elif event.kind is Kind.FETCH:
+        elif event.kind is EventKind.FETCH:
             self._hand_out(rank, link)
-        elif event.kind is Kind.PARAMETERS:
+        elif event.kind is EventKind.PARAMETERS:
             self._finish(rank, link, event)
         else:
             self._advance(link, event)
 
     def _advance(self, link: Link, event: Event) -> None:
-        if event.kind is Kind.FORWARD:
+        if event.kind is EventKind.FORWARD:
             link.ledger.forward(event.which, event.number)
-        elif event.kind is Kind.BACKWARD:
+        elif event.kind is EventKind.BACKWARD:
             if link.ledger.backward(event.which, event.number) and link is self.links[0]:
                 self._window = (0.0, 0.0)
             if asked(event.which):
                 micro_batch = link.ledger.backwards(event.which)
                 link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
-        elif event.kind is Kind.OPTIMIZER:
+        elif event.kind is EventKind.OPTIMIZER:
             link.ledger.optimizer()
         play(link.clock, event, self.costs)
         if len(self.gradients) < link.clock.step:
@@ -241,7 +241,7 @@ class FabricServer:
     def _enter(self, rank: int, link: Link, event: Event) -> None:
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
-        reduces = event.kind is Kind.ALLREDUCE
+        reduces = event.kind is EventKind.ALLREDUCE
         link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount)
         link.waiting, link.announced = event, link.clock.announce()
         if all(other.waiting is not None for other in self.links):
@@ -251,11 +251,11 @@ class FabricServer:
         """Whether the link knows the type and the reduction, and has room for the result."""
         if event.flag >= len(DTYPES):
             return False
-        if event.kind is Kind.ALLREDUCE:
+        if event.kind is EventKind.ALLREDUCE:
             operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
             if not operation or (operation == "avg" and event.flag not in FLOATING):
                 return False
-        parts = self.world if event.kind is Kind.ALLGATHER else 1
+        parts = self.world if event.kind is EventKind.ALLGATHER else 1
         return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
     def _collective(self, event: Event) -> None:
@@ -283,7 +283,7 @@ class FabricServer:
         if late and waiting:
             return Violation(
                 "timed out",
-                f"Rank {late[0]} did not come to the {self._words(waiting[0])} that the others wait in, within {after_s:.0f} s.",
+                f"Rank {late[0]} did not reach the {self._words(waiting[0])} that the others are waiting in within {after_s:.0f} s.",
             )
         if waiting:
             return Violation(
@@ -296,15 +296,15 @@ class FabricServer:
         """Carries a collective's payload: the result lies in the shared result region when this returns."""
         import torch
 
-        if event.kind is Kind.BARRIER:
+        if event.kind is EventKind.BARRIER:
             return
         dtype = getattr(torch, DTYPES[event.flag])
         count, size = event.amount, ITEM_BYTES[event.flag]
         result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
         sources = [torch.frombuffer(link.arena.memory, dtype=torch.uint8)[: count * size] for link in self.links]
-        if event.kind is Kind.BROADCAST:
+        if event.kind is EventKind.BROADCAST:
             result[: count * size].copy_(sources[event.which % self.world])
-        elif event.kind is Kind.ALLGATHER:
+        elif event.kind is EventKind.ALLGATHER:
             for rank, source in enumerate(sources):
                 result[rank * count * size : (rank + 1) * count * size].copy_(source)
         else:

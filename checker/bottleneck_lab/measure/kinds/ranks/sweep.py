@@ -6,7 +6,7 @@ from bottleneck_lab.analysis.scaling import Point, Sweep
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, Fabric, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Run
-from bottleneck_lab.measure.kinds.ranks.protocol import Event, Kind
+from bottleneck_lab.measure.kinds.ranks.protocol import Event, EventKind
 from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -44,7 +44,7 @@ class _Replayed:
 
     def link_us(self, world: int) -> float:
         """Time on the link of the last step's collectives, one after the other."""
-        ends = [at for at, event in enumerate(self.events) if event.kind is Kind.OPTIMIZER]
+        ends = [at for at, event in enumerate(self.events) if event.kind is EventKind.OPTIMIZER]
         last = self.events[ends[-2] : ends[-1]]
         return sum(self._collective_us(event, world) for event in last if event.kind in COLLECTIVES)
 

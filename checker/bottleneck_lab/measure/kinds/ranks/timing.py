@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, CostTable, Fabric
-from bottleneck_lab.measure.kinds.ranks.protocol import DTYPES, ITEM_BYTES, Event, Kind
+from bottleneck_lab.measure.kinds.ranks.protocol import DTYPES, ITEM_BYTES, Event, EventKind
 
 COLLECTIVES = {
-    Kind.ALLREDUCE: "all-reduce",
-    Kind.BROADCAST: "broadcast",
-    Kind.ALLGATHER: "all-gather",
-    Kind.BARRIER: "barrier",
+    EventKind.ALLREDUCE: "all-reduce",
+    EventKind.BROADCAST: "broadcast",
+    EventKind.ALLGATHER: "all-gather",
+    EventKind.BARRIER: "barrier",
 }
 _DEVICE_BYTES_PER_US = 1.5e6
 """Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s, about three quarters of the sheet's."""
@@ -18,22 +18,22 @@ _DEVICE_BYTES_PER_US = 1.5e6
 
 def play(clock: RankClock, event: Event, costs: CostTable) -> None:
     """Advances one rank by something that it did alone."""
-    if event.kind is Kind.FORWARD:
+    if event.kind is EventKind.FORWARD:
         clock.join()
         module = costs.modules[event.which]
         clock.launch(f"forward {module.name}", costs.images * module.forward_us)
-    elif event.kind is Kind.BACKWARD:
+    elif event.kind is EventKind.BACKWARD:
         module = costs.modules[event.which]
         clock.launch(f"backward {module.name}", costs.images * module.backward_us)
-    elif event.kind is Kind.OPTIMIZER:
+    elif event.kind is EventKind.OPTIMIZER:
         clock.finish_step(costs.optimizer_us)
-    elif event.kind is Kind.SYNC:
+    elif event.kind is EventKind.SYNC:
         clock.synchronise("wait for the device")
-    elif event.kind is Kind.HOST:
+    elif event.kind is EventKind.HOST:
         clock.stall("host work", event.amount / 1e3)
-    elif event.kind is Kind.WRITE:
+    elif event.kind is EventKind.WRITE:
         clock.stall("print", clock.fabric.write_us * event.number)
-    elif event.kind is Kind.DEVICE:
+    elif event.kind is EventKind.DEVICE:
         clock.join()
         clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
 
@@ -41,9 +41,9 @@ def play(clock: RankClock, event: Event, costs: CostTable) -> None:
 def collective_us(event: Event, world: int, fabric: Fabric, algorithm: Algorithm = "ring") -> float:
     """How long a collective takes once every rank is ready for it."""
     nbytes = event.amount * ITEM_BYTES[event.flag]
-    if event.kind is Kind.BROADCAST:
+    if event.kind is EventKind.BROADCAST:
         return fabric.spread_us(nbytes, world)
-    if event.kind is Kind.ALLGATHER:
+    if event.kind is EventKind.ALLGATHER:
         return fabric.spread_us(nbytes * world, world)
     return fabric.allreduce_us(nbytes, world, algorithm)
 
@@ -54,5 +54,5 @@ def communicate(
     """Advances one rank by a collective that ended at `end_us` on all of them."""
     name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]
     clock.communicate(name, announced, end_us, event.amount, dtype, gradients=gradients)
-    if event.kind is Kind.BARRIER:
+    if event.kind is EventKind.BARRIER:
         clock.synchronise("barrier")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from bottleneck_lab.measure.kinds.ranks.protocol import Kind
+from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
 
 _SPARE_HOST_S, _QUANTUM_S = 0.020, 0.005
 _SYNCHRONISING = frozenset(
@@ -71,7 +71,7 @@ class HostWatch:
         if self.depth == 1:
             spent = time.thread_time() - self._since
             if spent > _SPARE_HOST_S:
-                self.tell(Kind.HOST, 0, 0, 0, int(spent / _QUANTUM_S) * round(_QUANTUM_S * 1e9))
+                self.tell(EventKind.HOST, 0, 0, 0, int(spent / _QUANTUM_S) * round(_QUANTUM_S * 1e9))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,11 +94,11 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         with self.watch:
             if name in _SYNCHRONISING or (name == "to" and "cpu" in args):
-                self.watch.tell(Kind.SYNC)
+                self.watch.tell(EventKind.SYNC)
                 return func(*args, **kwargs)
             result = func(*args, **kwargs)
             if name != "backward":
-                self.watch.tell(Kind.DEVICE, 0, 0, 0, _bytes_touched([*args, *kwargs.values(), result]))
+                self.watch.tell(EventKind.DEVICE, 0, 0, 0, _bytes_touched([*args, *kwargs.values(), result]))
             return result
 
 
@@ -124,7 +124,7 @@ def watch_modules(model: nn.Module, tell: Tell, factor: Callable[[int, int], flo
 
         def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:
             images = output.shape[0]
-            tell(Kind.FORWARD, 0, index, images)
+            tell(EventKind.FORWARD, 0, index, images)
             if output.requires_grad:
                 output.register_hook(lambda gradient: _scaled(gradient, factor(index, images)))  # type: ignore[no-untyped-call]  # torch has no types
 
@@ -146,7 +146,7 @@ def watch_passes(ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWa
 
     def stepped(*_: Any) -> None:
         watch.__exit__()
-        watch.tell(Kind.OPTIMIZER)
+        watch.tell(EventKind.OPTIMIZER)
 
     ddp.register_forward_pre_hook(begins)
     ddp.register_forward_hook(ends, always_call=True)
@@ -161,7 +161,7 @@ class _Printed(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if "\n" in text:
-            self.report(Kind.WRITE, 0, 0, text.count("\n"))
+            self.report(EventKind.WRITE, 0, 0, text.count("\n"))
         return int(self.stream.write(text))
 
     def flush(self) -> None:
@@ -173,7 +173,7 @@ def watch_host(watch: HostWatch) -> None:
     sys.stdout = _Printed(watch.tell, sys.stdout)
 
     def sleep(seconds: float) -> None:
-        watch.tell(Kind.HOST, 0, 0, 0, max(0, int(seconds * 1e9)))
+        watch.tell(EventKind.HOST, 0, 0, 0, max(0, int(seconds * 1e9)))
 
     setattr(time, "sleep", sleep)  # noqa: B010 - an assignment is what the type checker forbids
-    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(Kind.SYNC))  # noqa: B010 - as above
+    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(EventKind.SYNC))  # noqa: B010 - as above

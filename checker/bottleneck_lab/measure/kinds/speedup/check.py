@@ -40,8 +40,8 @@ from bottleneck_lab.grading.sequential import (
     shuffled_order,
 )
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
-from bottleneck_lab.measure.channel.wire import Kind, Value
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, kernels
@@ -200,7 +200,7 @@ class Comparison:
 
     def overhead_s(self, inputs: list[Value]) -> float:
         """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
-        return median(self.reference.call(inputs, Kind.ECHO)[0] for _ in range(5))
+        return median(self.reference.echo(inputs) for _ in range(5))
 
 
 def measure(context: Context[SpeedupSettings]) -> Measured:
@@ -305,7 +305,7 @@ def _refuse_kernels_left_running(before_s: float, beside_s: list[float], after_s
     if slowed > MAX_SLOWED:
         raise LearnerFault(
             "tampered",
-            f"The reference took {slowed:.1f} times as long as before your code was loaded and after it had ended: kernels went on during its turns.",
+            f"The reference took {slowed:.1f} times as long as before your code was loaded and after it ended: your kernels kept running during its turns.",
         )
 
 
@@ -316,7 +316,7 @@ def _refuse_more_threads(cases: list[Case], judge: ModuleType) -> None:
         cores = case.cpu_s / max(sum(case.learner_s), 1e-9)
         if allowed and len(case.learner_s) >= PAIRS.looks[0] and cores > MAX_CORES_SHARE * allowed:
             asked = "one thread" if allowed == 1 else f"{allowed} threads"
-            raise LearnerFault("tampered", f"It was to use {asked} and kept {cores:.1f} cores busy ({case.name}).")
+            raise LearnerFault("tampered", f"It may use {asked} but kept {cores:.1f} cores busy ({case.name}).")
 
 
 def _agreed(test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool) -> Decision:
@@ -404,5 +404,5 @@ def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
     result = grade_decision(spec, case.decisions[spec.id])
     if not (case.out_of_time and result.holds is False):
         return result
-    said = f"{result.sentence.rstrip('.')}. The time was up after so few pairs: its calls took {median(case.learner_s):.3g} s each."
+    said = f"{result.sentence.rstrip('.')}. Time ran out after so few pairs: its calls took {median(case.learner_s):.3g} s each."
     return msgspec.structs.replace(result, sentence=said)

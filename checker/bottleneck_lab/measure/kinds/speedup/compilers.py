@@ -69,7 +69,7 @@ def _run(command: list[str], source: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise UsageError(
-            f"{source.name}: the compiler was not done after {COMPILE_S} s.",
+            f"{source.name}: the compiler did not finish within {COMPILE_S} s.",
             "Unroll less, or use fewer template instances.",
         ) from error
     if done.returncode:

@@ -53,7 +53,7 @@ def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
         return []
     tool = find_program(SANITIZER)
     if tool is None:
-        return [f"Out-of-bounds accesses and races were not looked for: {SANITIZER} is not installed here."]
+        return [f"Out-of-bounds accesses and races were not checked: {SANITIZER} is not installed here."]
     folder = context.janitor.folder / "sanitized"
     collect(context.lab, context.workspace, folder)  # afresh: nothing that the code has written when it ran
     return [_sanitize(context, tool, folder, program, check) for check in SANITIZER_CHECKS]
@@ -71,12 +71,12 @@ def _sanitize(context: Context[SpeedupSettings], tool: Path, folder: Path, progr
             f"{SANITIZER} ({check}) found {problems} problems, first: {first or 'see `lab profile --tool sanitizer`'}.",
         )
     if status is None:
-        return f"{SANITIZER} ({check}) was not done within {LIMITS.total_s:.0f} s and {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
+        return f"{SANITIZER} ({check}) did not finish within {LIMITS.total_s:.0f} s and {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
     if problems == 0 and status == 0:
         return f"{SANITIZER} ({check}) found nothing."
     if _under_sanitizer(context, tool, context.pristine(), program, check)[1] == 0:
         raise LearnerFault("wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}")
-    return f"{SANITIZER} ({check}) came to no conclusion, with the shipped kernel neither, so it proves nothing: {last}"
+    return f"{SANITIZER} ({check}) could not finish, not even with the shipped kernel, so it proves nothing: {last}"
 
 
 def _under_sanitizer(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.wire import Kind, pack
+from bottleneck_lab.measure.channel.messages import Call
+from bottleneck_lab.measure.channel.wire import pack
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.profiling import SCHEDULE, child_command, trace_options
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
@@ -23,6 +24,6 @@ def profile(context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> 
     folder.mkdir()
     for call in range(sum(SCHEDULE.values())):
         values = judge.make_inputs(rng, case, context.data, settings)
-        (folder / f"{call}.call").write_bytes(pack(Kind.CALL, values))
+        (folder / f"{call}.call").write_bytes(pack(Call(values)))
     options = [*trace_options(trace), "--inputs", str(folder), "--device", context.device]
     return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})

@@ -18,7 +18,8 @@ def calls(options: argparse.Namespace) -> None:
     files = sorted(options.inputs.glob("*.call"), key=lambda path: int(path.stem))
     with profiling(options.trace, options.schedule) as step:
         for file in files:
-            inputs = unpack_message(file.read_bytes())
+            message = unpack_message(file.read_bytes())
+            inputs = message.values()
             with record_function("call"):
                 as_values(function(*inputs))
             step()

@@ -13,7 +13,7 @@ from bottleneck_lab.programs import find_program, require_program
 
 READ_S = 120
 
-Around = Callable[[list[str]], list[str]]
+Wrapper = Callable[[list[str]], list[str]]
 """Puts a sandbox around a command line."""
 
 
@@ -22,12 +22,12 @@ def check_source(source: Path, arch: str, folder: Path | None = None) -> list[Ke
     return check_binary(compile_cubin(source, arch, folder))
 
 
-def check_binary(binary: Path, around: Around = lambda command: command) -> list[KernelReport]:
+def check_binary(binary: Path, around: Wrapper = lambda command: command) -> list[KernelReport]:
     """Reads every kernel of a cubin, or of a library that holds some. Raises MachineError without a disassembler, CaptureError when there is no kernel."""
     return read_reports(*(_output(option, binary, around) for option in ("-res-usage", "-sass", "-elf")))
 
 
-def _output(option: str, binary: Path, around: Around) -> str:
+def _output(option: str, binary: Path, around: Wrapper) -> str:
     path = f"{require_program('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
     command = around(["env", f"PATH={path}", str(require_program("cuobjdump")), option, str(binary)])
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=READ_S)

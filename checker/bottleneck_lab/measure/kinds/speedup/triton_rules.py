@@ -87,9 +87,9 @@ def _problem(node: _Node) -> str | None:  # noqa: PLR0911 - a rule a line
     if isinstance(node, ast.Name) and (node.id in _BANNED or node.id.startswith("__")):
         return f"it uses `{node.id}`"
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
-        return "it multiplies with `@` outside of a kernel"
+        return "it multiplies with `@` outside a kernel"
     if "triton" in _binds(node):
-        return "it gives `triton` another meaning"
+        return "it redefines `triton`"
     return (
         f"it uses `{type(node).__name__.lower()}`" if isinstance(node, ast.ClassDef | ast.Match | ast.Global) else None
     )
