@@ -70,7 +70,7 @@ class QuestionSpec(_Spec, frozen=True):
     what a capture would have to show for it: never which one is right.
     `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that figure of the learner's capture,
     within `tolerance` (absolute for a share, relative for a ratio). A prediction is held to Amdahl's law for the share that
-    was answered to `ceiling_of`.
+    was answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is.
     With `by_solution`, compared with the solution's number instead: for what can be worked out.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
     """
@@ -87,6 +87,7 @@ class QuestionSpec(_Spec, frozen=True):
     shows: str | None = None
     least: float = 0.8
     predicts_gain: bool = False
+    to_reference: bool = False
     ceiling_of: str | None = None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.amdahl import ceiling
@@ -45,7 +46,7 @@ class Learner:
     """A learner in a lab, with a capture made already. `lab` runs the real program in this process."""
 
     def __init__(self, lab: Lab, folder: Path, monkeypatch) -> None:
-        self.lab_spec, self.runner, self.measured = lab, CliRunner(), 0
+        self.lab_spec, self.runner, self.measured, self.speed = lab, CliRunner(), 0, 2.0
         monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(folder / "home"))
         monkeypatch.chdir(folder)
         device = next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
@@ -137,6 +138,7 @@ class Learner:
             results.append(
                 grade_check(spec, "That is the order of total times: sort by self time." if judged else None, 1)
             )
+        results = [replace(each, value=self.speed) if each.id == "speedup" else each for each in results]
         results += diagnosis
         specs = [
             *lab.spec.devices[device].criteria,
@@ -294,6 +296,20 @@ def test_evidence_of_another_capture_does_not_count(learner):
     verdict = learner.check()[1]
     assert verdict.reason == "wrong diagnosis"
     assert verdict.diagnosis.named is False
+
+
+def test_a_gain_to_the_reference_is_what_a_check_of_the_shipped_code_measured(tmp_path, monkeypatch):
+    lab = load_labs()["fused-attention"]
+    learner = Learner(lab, tmp_path, monkeypatch)
+    learner.commit(learner.right())
+    (learner.place / lab.spec.editable[0]).write_text("// mine\n")
+    assert learner.check()[1].prediction.measured is None
+    shutil.copy(lab.path / lab.spec.editable[0], learner.place)
+    learner.speed = 0.1
+    assert learner.check()[1].prediction.measured == pytest.approx(10)
+    (learner.place / lab.spec.editable[0]).write_text("// mine\n")
+    learner.speed = 1.2
+    assert learner.check()[1].prediction.measured == pytest.approx(10)
 
 
 def test_the_case_at_the_end_is_answered_once(learner):

@@ -19,7 +19,7 @@ from bottleneck_lab.commands.where import tell_next
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture, problems
-from bottleneck_lab.grading.verdict import Standing, Verdict
+from bottleneck_lab.grading.verdict import Prediction, Standing, Verdict
 from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
@@ -177,7 +177,23 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
         )
     if not questions:
         return verdict
+    if prediction and any(question.to_reference for question in questions):
+        verdict = msgspec.structs.replace(verdict, prediction=_to_reference(workspace, verdict, prediction))
     return msgspec.structs.replace(verdict, diagnosis=standing_of(workspace, verdict, folder))
+
+
+def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction) -> Prediction:
+    """The prediction beside reference over shipped, as a check of the shipped code measured it; unmeasured before there was one."""
+    shipped = workspace.lab.code_hash(workspace.lab.path)
+    verdicts = [verdict, *(attempt.verdict for attempt in load_attempts(workspace))]
+    speeds = [
+        criterion.value
+        for checked in verdicts
+        if checked.submission_hash == shipped and checked.device == verdict.device
+        for criterion in checked.criteria
+        if criterion.kind == "target" and criterion.unit == "x" and criterion.value
+    ]
+    return msgspec.structs.replace(prediction, measured=1 / speeds[0] if speeds else None)
 
 
 def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standing:

@@ -156,7 +156,7 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
 def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[str]) -> None:
     record = load_record(workspace)
     if missing:
-        say(f"\nSaved in diagnosis.toml. Still to answer: {', '.join(missing)}.")
+        say(f"\nStill to answer: {', '.join(missing)}. What is answered is saved in diagnosis.toml.")
         say("\nNext: lab diagnose", style="bold")
     elif committed is None:
         say("\nSaved in diagnosis.toml; not committed yet.")

@@ -70,7 +70,12 @@ def command(
     ] = None,
     sibling: Annotated[bool, typer.Option("--sibling", help="The case that `lab diagnose --sibling` drew.")] = False,
     recorded: Annotated[
-        str | None, typer.Option("--recorded", metavar="TOOL", help="The report that came with this lab: ncu.")
+        str | None,
+        typer.Option(
+            "--recorded",
+            metavar="TOOL",
+            help="The report that came with this lab: ncu. Its counters are made up until a GPU has recorded real ones.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

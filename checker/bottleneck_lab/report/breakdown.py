@@ -67,7 +67,7 @@ _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no co
 
 
 _PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device did nothing")
-_PLAIN_IDLE_ON_CPU = ("idle", "outside the model's operators", "gap-idle", "no operator of the model ran")
+_PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
 """Idle time whose causes are not told."""
 
 

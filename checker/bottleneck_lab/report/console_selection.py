@@ -41,7 +41,7 @@ def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: in
         "computing": device.compute_ns,
         "communicating only": device.exposed_communication_ns,
         "copying only": device.exposed_copy_ns,
-        "idle": device.idle_ns,
+        "no model operator" if device.device == CPU else "idle": device.idle_ns,
     }
     said = ", ".join(f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns)
     lead = f"rank {device.rank}, {name}" if ranks > 1 else name
