@@ -12,7 +12,7 @@ import pytest
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.measure.channel.messages import Ask, Ready
-from bottleneck_lab.measure.channel.wire import Channel, Closed
+from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import KIND
 from bottleneck_lab.measure.kinds.benchmark.check import TrialSession
@@ -93,6 +93,20 @@ def test_a_question_that_no_harness_asks_is_tampering():
 def test_another_message_than_a_question_or_an_answer_is_tampering():
     with pytest.raises(LearnerFault, match="Ready arrived instead of Ask"):
         Deaf(Ready()).run(Echo())
+
+
+@pytest.mark.parametrize(("error", "reason"), [(TimedOut("nobody reads"), "timed out"), (Closed("gone"), "crashed")])
+def test_a_worker_that_does_not_read_or_is_gone_is_the_learners(error, reason):
+    def send(_self, _message):
+        raise error
+
+    session = Deaf()
+    session._relay = None
+    session.channel = type("Ends", (), {"send": send})()
+    session.closed = lambda doing: LearnerFault("crashed", doing)
+    with pytest.raises(LearnerFault) as caught:
+        session.run(Echo())
+    assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -12,7 +12,7 @@ from bottleneck_lab.grading.criteria import grade_check
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
-from bottleneck_lab.measure.channel.wire import Channel, Malformed
+from bottleneck_lab.measure.channel.wire import Channel, Closed, Malformed, TimedOut
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
@@ -45,7 +45,7 @@ class TrialSession(Session):
     def run(self, trial: Trial) -> None:
         """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the emulated machine's time."""
         deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
-        self.channel.send(Call(list(trial.arguments)))
+        self._tell(Call(list(trial.arguments)), doing)
         while True:
             try:
                 message = self.receive(max(0.0, deadline - time.monotonic()), doing)
@@ -57,7 +57,15 @@ class TrialSession(Session):
                 trial.finish(message.outputs)
                 return
             question = self.require(message, Ask, doing).question
-            self.channel.send(Told(self._answer(trial, question)))
+            self._tell(Told(self._answer(trial, question)), doing)
+
+    def _tell(self, message: Call | Told, doing: str) -> None:
+        try:
+            self.channel.send(message)
+        except TimedOut:
+            raise self.fault("timed out", f"{doing}: what it was told was not read.") from None
+        except Closed:
+            raise self.closed(doing) from None
 
     def _answer(self, trial: Trial, values: list[Value]) -> list[Value]:
         try:
