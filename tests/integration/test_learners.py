@@ -138,7 +138,7 @@ class Learner:
             results.append(
                 grade_check(spec, "That is the order of total times: sort by self time." if judged else None, 1)
             )
-        results = [replace(each, value=self.speed) if each.id == "speedup" else each for each in results]
+        results = [replace(each, value=self.speed, unit="x") if each.id == "speedup" else each for each in results]
         results += diagnosis
         specs = [
             *lab.spec.devices[device].criteria,
