@@ -117,7 +117,7 @@ def reader(tmp_path):
     }
     return lambda command: subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=280, check=False,
+        timeout=1500, check=False,  # pytest ends a test that is not slow before that
     )  # fmt: skip
 
 
