@@ -266,7 +266,7 @@ def _print_intensities(sheet: Sheet, summary: Summary) -> None:
     for row in found.rows[:TOP]:
         figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
         sheet.path(
-            sheet.safe(figures) + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures)), indent=1
+            sheet.safe(figures) + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures) - 1), indent=1
         )
     for precision in sorted({row.precision for row in found.rows}) if found.machine else ():
         if found.machine and precision in found.machine.flops:
