@@ -31,7 +31,7 @@ FailReason = Literal[
 
 
 class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of everything read from TOML: an unknown key is a mistake, never ignored."""
+    """Base of everything read from TOML: an unknown key is an error, never ignored."""
 
 
 class CriterionSpec(_Spec, frozen=True):
@@ -210,7 +210,7 @@ def content_root() -> Path:
             return root
     raise LabError(
         "The labs are missing from this installation.",
-        "Install bottleneck-lab again, or run it from a complete checkout.",
+        "Reinstall bottleneck-lab, or run it from a complete checkout.",
     )
 
 
@@ -219,7 +219,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line and try again.") from error
+        raise UsageError(f"{path} is not valid TOML: {error}.", "Fix that line and try again.") from error
     except (OSError, ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets as deep
         raise UsageError(
             f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
@@ -233,7 +233,7 @@ def _read_spec(path: Path, type_: type[SpecT]) -> SpecT:
     try:
         return msgspec.convert(read_toml(path), type_)
     except msgspec.ValidationError as error:
-        raise LabError(f"{path}: {error}.", "The lab's author must correct this file; see docs/authors.md.") from error
+        raise LabError(f"{path}: {error}.", "The lab's author has to fix this file; see docs/authors.md.") from error
 
 
 def load_course() -> CourseSpec:

@@ -28,25 +28,25 @@ SECTIONS = {
     "Look around": {
         "list": "Show the course: every lab, what you learned in it, and how far you are.",
         "doctor": "Examine this machine: what is here, what is missing, what it would unlock, and how to get it.",
-        "data": "Make the data set that the labs use, or verify and complete the one that is there.",
-        "monitor": "Show utilisation, memory, power and clocks of the GPUs, the machine's load, and the workload's step rate.",
+        "data": "Create the labs' data set, or verify and complete the one that is here.",
+        "monitor": "Show the GPUs' utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
     },
     "Work on a lab": {
-        "start": "Begin a lab: copy its files into a folder, and make its data set where it is missing.",
-        "run": "Run the workload as it stands in this folder, and print what it prints.",
+        "start": "Start a lab: copy its files into a folder, and create its data set if it is missing.",
+        "run": "Run the workload in this folder as it is now, and show its output.",
         "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
         "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
         "compare": "Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.",
         "diagnose": "Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.",
         "check": "Measure your work and get a verdict.",
-        "watch": "Check again whenever you save one of the files that you edit. Ctrl-C ends it.",
+        "watch": "Run a check each time you save one of the lab's editable files. Ctrl-C stops it.",
     },
     "Help and history": {
         "hint": "Take the next hint. Each says a little more than the one before.",
-        "reset": "Put the lab's shipped files back. Your own versions are kept, and you are told where.",
-        "solution": "See how it can be done: put the reference solution into this folder. Your own files are kept.",
+        "reset": "Restore the lab's original files. Your own versions are kept, and you are told where.",
+        "solution": "Copy the reference solution into this folder. Your own files are kept.",
         "history": "List your checks of this lab, with predicted beside measured.",
-        "verify": "Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not.",
+        "verify": "Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not.",
     },
     "In a cohort": {
         "join": "Join a cohort. No account is needed: a name or pseudonym will do.",
@@ -57,7 +57,7 @@ SECTIONS = {
         "cohort": "Run a cohort: a room of learners, and the runner that measures what they hand in.",
     },
     "For authors": {
-        "dev": "Write labs: begin one, and prove that it works.",
+        "dev": "Write labs: create one, and prove that it works.",
     },
 }
 """Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
@@ -195,19 +195,19 @@ def _lab(
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """A polite kill unwinds like Ctrl-C does, so that workers end and unfinished folders go."""
+    """SIGTERM unwinds the stack as Ctrl-C does, so that workers end and unfinished folders are removed."""
     raise SystemExit(128 + signum)
 
 
 def _tell(message: str, remedy: str) -> None:
-    """The form of every error: what is wrong, then what to do. A terminal that is gone is told nothing."""
+    """Prints an error: what is wrong, then what to do. A terminal that is gone is ignored."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
 
 
 def _unexpected(error: Exception) -> ExitCode:
-    """An error nobody foresaw is ours, never a FAIL: exit code 4, and the traceback only for whoever asks."""
+    """An unexpected error is ours, never a FAIL: exit code 4, and the traceback only on request."""
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
     where = ""
@@ -216,13 +216,13 @@ def _unexpected(error: Exception) -> ExitCode:
         where, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
     _tell(
         f"bottleneck-lab itself failed: {type(error).__name__}: {error} ({where}).",
-        "Your work is untouched. Set BOTTLENECK_LAB_DEBUG=1 to see the traceback, and report it.",
+        "Your work is safe. To report this, run it again with BOTTLENECK_LAB_DEBUG=1 and include the traceback.",
     )
     return ExitCode.ERROR
 
 
 _PIPE_CLOSED = 141
-"""What a shell reports for a program that SIGPIPE ended. The signal itself stays off: a worker that dies must not take the verifier along."""
+"""What a shell reports for a program that SIGPIPE ended. The signal itself stays ignored: a worker that dies must not take the verifier with it."""
 
 
 def _invoke() -> int:
@@ -255,12 +255,12 @@ def _status(end: SystemExit) -> int:
     if isinstance(end.__context__, typer.Abort):
         status = ExitCode.INTERRUPTED
     if status == ExitCode.INTERRUPTED:
-        _tell("Interrupted. Everything recorded before is intact.", "")
+        _tell("Interrupted. Everything recorded so far is safe.", "")
     return status
 
 
 def _finish(status: int) -> int:
-    """The status once everything was written; the reader may have gone meanwhile."""
+    """The exit status once all output is flushed; the reader may have closed the pipe."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -277,7 +277,7 @@ def _plain_lines() -> None:
 
 
 def main() -> NoReturn:
-    """Entry of the `lab` program."""
+    """Entry point of the `lab` program."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -202,7 +202,7 @@ class TestBadInput:
             (["verify", "none.json", "--key", "none.pub"], "none.pub cannot be read", "→"),
             (["frobnicate"], "No such command", "--help|-h"),
             (["start"], "Missing argument", "--help|-h"),
-            (["dev", "new", "Not A Name"], "no name for a lab", "hyphens"),
+            (["dev", "new", "Not A Name"], "not a valid lab name", "hyphens"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
@@ -279,8 +279,8 @@ class TestBadInput:
             manifest.write_text(text)
             done = learner.lab("check", at=place)
             assert done.returncode == 4
-            assert "is not complete. → `lab data` goes on with it" in " ".join(done.stderr.split())
-            assert "not made yet, or not to the end" in learner.lab("doctor").stdout
+            assert "is not complete. → `lab data` completes it" in " ".join(done.stderr.split())
+            assert "not created yet, or not complete" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
         content = tmp_path / "content"
@@ -290,7 +290,7 @@ class TestBadInput:
         (content / "labs" / "slow" / "README.md").write_text("Another brief.\n")
         done = learner.lab("check", at=place)
         assert done.returncode == 2
-        assert "another edition of 'slow'" in done.stderr
+        assert "another version of 'slow'" in done.stderr
         (place / "work.py").write_text("mine")
         assert learner.lab("reset", "--update", at=place).returncode == 0
         assert (place / "work.py").read_text() == "mine"

@@ -262,7 +262,7 @@ class TestChangedLab:
         return workspace
 
     def test_is_detected_and_explained(self, workspace, changed):
-        with pytest.raises(UsageError, match="another edition of 'slow'") as caught:
+        with pytest.raises(UsageError, match="another version of 'slow'") as caught:
             changed.require_current()
         assert "lab reset --update" in caught.value.remedy
 

@@ -91,9 +91,7 @@ def _require_gpu(lab: Lab) -> None:
     if not gpus():
         others = [device for device in lab.spec.devices if device != "cuda"]
         instead = f"Use `--device {others[0]}`; " if others else ""
-        raise MachineError(
-            "There is no CUDA device that this process can use.", f"{instead}`lab doctor` says what is missing."
-        )
+        raise MachineError("This process cannot use any CUDA device.", f"{instead}`lab doctor` says what is missing.")
 
 
 def _output(*command: str) -> str | None:
@@ -150,11 +148,11 @@ def _gpu() -> list[Finding]:
         ]
     if version.exists():
         found, remedy = (
-            "a driver, but no device this process may use",
+            "a driver, but no device that this process may use",
             "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
         )
     else:
-        found, remedy = "none", "Install NVIDIA's driver where there is a GPU; nothing to do where there is none."
+        found, remedy = "none", "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do."
     return [Finding("GPU", False, found, unlocks, "optional", remedy)]
 
 
@@ -215,12 +213,12 @@ def _cgroup() -> Finding:
             "not mounted",
             unlocks,
             "optional",
-            "Boot with cgroup v2; process groups are used meanwhile.",
+            "Boot with cgroup v2; until then process groups are used.",
         )
     if os.access(own, os.W_OK):
         return Finding("cgroup v2", True, str(own), unlocks, "optional")
-    remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; process groups are used meanwhile."
-    return Finding("cgroup v2", False, "mounted, but not ours to divide", unlocks, "optional", remedy)
+    remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; until then process groups are used."
+    return Finding("cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy)
 
 
 def _sizes() -> list[Finding]:
@@ -244,5 +242,5 @@ def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy
 
 def _data() -> list[Finding]:
     made = is_made("photos")
-    found = str(dataset_root("photos")) if made else "not made yet, or not to the end"
+    found = str(dataset_root("photos")) if made else "not created yet, or not complete"
     return [Finding("photos", made, found, "the labs on images", "recommended", "" if made else "lab data")]

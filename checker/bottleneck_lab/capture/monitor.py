@@ -161,7 +161,7 @@ class Sampler:
             return [read_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
             raise MachineError(
-                f"The GPU's driver no longer answers: {error}.", "`nvidia-smi` and the kernel's log (`dmesg`) say more."
+                f"The GPU's driver no longer answers: {error}.", "See `nvidia-smi` and the kernel's log (`dmesg`)."
             ) from error
 
     def _progress(self, at: float) -> tuple[float | None, float | None]:

@@ -36,14 +36,17 @@ IMPORT_S = 300
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)")
 _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 _PROBLEMS = {
-    "ERR_NVGPUCTRPERM": ("The driver keeps the GPU's counters for administrators (ERR_NVGPUCTRPERM).", COUNTERS_REMEDY),
+    "ERR_NVGPUCTRPERM": (
+        "The driver reserves the GPU's counters for administrators (ERR_NVGPUCTRPERM).",
+        COUNTERS_REMEDY,
+    ),
     "connect to the CUDA driver": (
         "ncu finds no CUDA driver: there is no GPU that this process can use.",
         "ncu needs a GPU. `--tool torch` and `--tool nsys` record the host side without one; `lab doctor` says what is missing.",
     ),
     "driver resource": (
-        "Another profiler holds the GPU's counters.",
-        "End it, DCGM's profiling metrics too (`dcgmi profile --pause`), and try again.",
+        "Another profiler is using the GPU's counters.",
+        "Stop it, and DCGM's profiling metrics too (`dcgmi profile --pause`), then try again.",
     ),
 }
 
@@ -61,7 +64,9 @@ def capabilities(version: str, help_text: str, sets_text: str) -> Capabilities:
     """From the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they are not ncu's."""
     found = _VERSION.search(version)
     if found is None or "--kernel-name" not in help_text:
-        raise CaptureError("The ncu on this machine does not say what it can do.", "Run `ncu --version` by hand.")
+        raise CaptureError(
+            "The ncu on this machine does not report its version and options.", "Run `ncu --version` by hand."
+        )
     rows = [line.split() for line in sets_text.splitlines()]
     sets = {row[0] for row in rows if len(row) > 2 and re.fullmatch(r"[a-z]+", row[0])}
     return Capabilities(found[1], frozenset(_OPTION.findall(help_text)), frozenset(sets))
@@ -125,7 +130,7 @@ def explain(ended: Ended) -> CaptureError | MachineError:
             return MachineError(message, remedy)
     if "No kernels were profiled" in ended.tail:
         return CaptureError(
-            "ncu met no kernel that it was to measure.",
+            "ncu did not see any of the kernels it was asked to measure.",
             "Check `--kernel` (a regular expression) and `--skip`; a program that runs on the CPU has no kernels.",
         )
     return CaptureError(

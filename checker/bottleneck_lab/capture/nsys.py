@@ -34,7 +34,9 @@ def capabilities(version: str, help_text: str) -> Capabilities:
     """From the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they are not nsys'."""
     found = _VERSION.search(version)
     if found is None or "--output" not in help_text:
-        raise CaptureError("The nsys on this machine does not say what it can do.", "Run `nsys --version` by hand.")
+        raise CaptureError(
+            "The nsys on this machine does not report its version and options.", "Run `nsys --version` by hand."
+        )
     return Capabilities(found[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
 
 
@@ -90,7 +92,7 @@ def record(tool: str, request: Request) -> Captured:
     files = exported(tool, request.out, ended)
     notes = []
     if "--discard-environment" not in can.options:
-        notes.append("The report holds the program's environment variables: look at them before you share it.")
+        notes.append("The report contains the program's environment variables: check them before you share it.")
     reports = sorted((path.name for path in request.out.glob("*.nsys-rep")), key=by_number)
     return Captured(files, typed(line, request), ended, can.version, reports, notes)
 
@@ -110,7 +112,7 @@ def _nothing(out: Path, ended: Ended) -> CaptureError:
     if any(out.glob("*.qdstrm")) or "importer binary" in ended.tail:
         return CaptureError(
             "nsys recorded, but its importer is missing, so there is no report.",
-            "Install the whole of Nsight Systems (Debian: nsight-systems and nsight-systems-target), not only its target part.",
+            "Install all of Nsight Systems (Debian: nsight-systems and nsight-systems-target), not only its target package.",
         )
     if any(out.glob("*.nsys-rep")):
         return CaptureError("nsys wrote a report but could not export it.", "Run `nsys export --type=sqlite` on it.")

@@ -28,8 +28,8 @@ def command(request: Request, python: str) -> list[str]:
     found = as_python(launch.program, python) if launch.program else None
     if found is None:
         raise UsageError(
-            f"torch.profiler records Python programs, and '{request.program[0]}' is none.",
-            "Name one (`lab profile -- python train.py`), or take a tool for any program: `--tool nsys`.",
+            f"torch.profiler only records Python programs, and '{request.program[0]}' is not one.",
+            "Name one (`lab profile -- python train.py`), or use a tool that takes any program: `--tool nsys`.",
         )
     interpreter, target = found
     ours = [str(_SCRIPT), "--trace", str(request.out / TRACE), "--outcome", str(request.out / OUTCOME)]
@@ -65,9 +65,9 @@ def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> C
     outcome = outcomes[0] if outcomes else {}
     if outcome.get("problem") == NO_TORCH:
         return MachineError(
-            "The Python that runs the program has no torch.",
+            "The Python that runs the program does not have torch.",
             "Activate the program's own environment, or name its Python: `lab profile -- /path/to/python …`. "
-            f"`{install_command('labs')}` brings torch to this one.",
+            f"`{install_command('labs')}` installs torch in this one.",
         )
     if request.options.schedule and outcome.get("status") == 0:
         wanted = sum(request.options.schedule)
@@ -95,7 +95,7 @@ def _idle(ended: Ended) -> CaptureError:
         )
     return CaptureError(
         "The program called no torch operator in its own process, so there is nothing to show.",
-        "If it starts others that do the work, profile those; `--tool nsys` follows every process.",
+        "If it starts other processes that do the work, profile those; `--tool nsys` follows every process.",
     )
 
 

@@ -152,7 +152,7 @@ def _start(request: Request, command: list[str], environment: dict[str, str]) ->
         raise UsageError(f"There is no program '{command[0]}'.", "Check its name and its path.") from error
     except OSError as error:
         raise MachineError(
-            f"'{command[0]}' cannot be run: {error.strerror}.", "Is it a program, and may you run it?"
+            f"'{command[0]}' cannot be run: {error.strerror}.", "Check that it is a program and that you may run it."
         ) from error
 
 
@@ -180,7 +180,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_ours(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kills what is left of a command: its process group, and every process that bears its mark, wherever it went."""
+    """Kills what is left of a command: its process group, and every process that carries its mark in the environment."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for other in psutil.process_iter():

@@ -55,9 +55,9 @@ def found(report: Path, ended: Ended) -> str:
         return "compute-sanitizer found nothing."
     if "CUDA driver" in text + ended.tail or "no CUDA" in text + ended.tail:
         raise MachineError(
-            "compute-sanitizer finds no CUDA device.", "It needs a GPU; `lab doctor` says what this machine has."
+            "compute-sanitizer found no CUDA device.", "It needs a GPU; `lab doctor` says what this machine has."
         )
     raise CaptureError(
-        f"compute-sanitizer came to no conclusion; the program {ended.why()}:\n{ended.last_lines()}",
-        "Run the program without it first; a program that launches no kernel has nothing to be checked.",
+        f"compute-sanitizer was inconclusive; the program {ended.why()}:\n{ended.last_lines()}",
+        "Run the program without it first; if it launches no kernel, there is nothing to check.",
     )

@@ -126,7 +126,7 @@ def _lines_module() -> Any:
 
 
 def _say(text: str) -> None:
-    """Says what takes time. Of several ranks the first speaks."""
+    """Prints what is taking time; with several ranks, only the first prints."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"lab: {text}\n")
         sys.stderr.flush()
@@ -175,7 +175,7 @@ def _end_copy(status: int) -> NoReturn:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback as it would be without us: from the program's own first line on."""
+    """The traceback as it would be without the profiler: from the program's own first line on."""
     trace = error.__traceback__
     while trace and (trace.tb_frame.f_code.co_filename == __file__ or "runpy" in trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

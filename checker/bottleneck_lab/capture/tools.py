@@ -124,6 +124,6 @@ def _require_timeline(trace: Path, tool: str) -> None:
         load(trace)
     except CaptureError as error:
         raise CaptureError(
-            f"{tool} recorded nothing that a timeline can be made of: {error.message}",
+            f"{tool} recorded nothing to make a timeline from: {error.message}",
             "Without a GPU nsys sees only NVTX ranges. `lab profile --tool torch` shows this workload's operators.",
         ) from error

@@ -53,9 +53,7 @@ def scale_workload(
         try:
             return kind_of(lab).scale(context, ranks)
         except LearnerFault as fault:
-            raise CaptureError(
-                fault.detail, "Mend `train.py`, or take the shipped one back with `lab reset`."
-            ) from fault
+            raise CaptureError(fault.detail, "Fix `train.py`, or restore the original with `lab reset`.") from fault
 
 
 def profile(
@@ -75,7 +73,7 @@ def profile(
         last = "\n".join(line.rstrip() for line in lines[-12:])
         raise CaptureError(
             f"The workload ended with status {status} before its trace was written:\n{last}",
-            "Mend the error above; `lab run` runs the workload without a profiler.",
+            "Fix the error above; `lab run` runs the workload without a profiler.",
         )
     (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
     write_description(lab, code, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz")))

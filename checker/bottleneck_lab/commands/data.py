@@ -1,4 +1,4 @@
-"""`lab data`: make the data set, or verify the one that is there."""
+"""`lab data`: create the data set, or verify the one that is here."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def command(
         int | None, typer.Option("--images", min=1, help="How many photographs of about 500×375.", show_default=False)
     ] = None,
     large: Annotated[
-        int | None, typer.Option("--large", min=0, help="How many of 2 to 4 megapixels.", show_default=False)
+        int | None,
+        typer.Option("--large", min=0, help="How many photographs of 2 to 4 megapixels.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make the data set that the labs use, or verify and complete the one that is there."""
+    """Create the labs' data set, or verify and complete the one that is here."""
     asked = {"small": images, "large": large}
     root = make(name, {key: value for key, value in asked.items() if value is not None})
     if json:

@@ -1,4 +1,4 @@
-"""Write labs: begin one, and prove that it works."""
+"""Write labs: create one, and prove that it works."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 def check(
     labs: Annotated[
-        list[str] | None, typer.Argument(help="Which labs; by default all.", autocompletion=completion.lab_names)
+        list[str] | None,
+        typer.Argument(help="The labs to check; by default, all.", autocompletion=completion.lab_names),
     ] = None,
-    static: Annotated[bool, typer.Option("--static", help="Look at the files only; measure nothing.")] = False,
-    only: Annotated[Part | None, typer.Option("--only", help="Measure nothing else of it.")] = None,
+    static: Annotated[bool, typer.Option("--static", help="Check the files only; measure nothing.")] = False,
+    only: Annotated[Part | None, typer.Option("--only", help="Measure only this part of each lab.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Measure only the variant or mutant of this name.")] = None,
     device: DeviceName = None,
     json: Json = False,
@@ -160,12 +161,14 @@ def new(
     slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
     into: Annotated[Path, typer.Option("--into", help="The checkout that holds labs/ and solutions/.")] = Path(),
 ) -> None:
-    """Begin a new lab from the example in docs/authors.md.
+    """Create a new lab from the example in docs/authors.md.
 
-    It is complete and works, to be changed piece by piece.
+    It is complete and works; change it piece by piece.
     """
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
-        raise UsageError(f"'{slug}' is no name for a lab.", "Use small letters, digits and hyphens: `memory-copies`.")
+        raise UsageError(
+            f"'{slug}' is not a valid lab name.", "Use small letters, digits and hyphens: `memory-copies`."
+        )
     targets = [into / part / slug for part in _PARTS]
     for target in targets:
         if target.exists():
@@ -190,7 +193,7 @@ def _example() -> Path:
 
 
 def key(
-    file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one goes beside it.")],
+    file: Annotated[Path, typer.Argument(help="Where to write the private key; the public key goes next to it.")],
 ) -> None:
     """Make a runner's signing key, for `lab check --sign`."""
     public = generate_key(file)

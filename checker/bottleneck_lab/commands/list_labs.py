@@ -1,4 +1,4 @@
-"""`lab list`: the course, and how far one is with it."""
+"""`lab list`: the course and your progress in it."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def _show(rows: list[dict[str, Any]]) -> None:
         about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]
         if about:
             say(f"{'':5}{'; '.join(about)}", style="dim")
-    say("\n`lab start LAB` begins one; `lab` alone says what is next.", style="dim")
+    say("\n`lab start LAB` starts one; `lab` on its own says what to do next.", style="dim")

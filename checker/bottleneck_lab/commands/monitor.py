@@ -24,27 +24,35 @@ EXAMPLE = "lab monitor --steps /tmp/steps --prometheus 9105"
 
 _Port = Annotated[
     int | None,
-    typer.Option("--prometheus", min=0, max=65535, metavar="PORT", help="Serve the latest sample to this machine."),
+    typer.Option(
+        "--prometheus",
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Serve the latest sample on this port, to this machine only.",
+    ),
 ]
 _Steps = Annotated[
-    Path | None, typer.Option("--steps", help="A file into which the workload writes how many steps it has made.")
+    Path | None, typer.Option("--steps", help="A file to which the workload writes the number of steps it has made.")
 ]
 
 
 def command(
     interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between samples.")] = 1.0,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many samples; 0: at Ctrl-C.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Stop after this many samples; 0 runs until Ctrl-C.")
+    ] = 0,
     steps: _Steps = None,
     prometheus: _Port = None,
     json: Json = False,
 ) -> None:
-    """Show utilisation, memory, power and clocks of the GPUs, the machine's load, and the workload's step rate.
+    """Show the GPUs' utilisation, memory, power and clocks, the machine's load, and the workload's step rate.
 
-    With --json, one line a sample. Utilisation says that a kernel ran, not that the GPU was used well: for that, `lab profile`.
+    With --json, one line per sample. Utilisation only says that some kernel was running, not that the GPU was used well; `lab profile` shows that.
     """
     nvml, no_gpu = open_nvml()
     if no_gpu:
-        note(f"No GPU is shown: {no_gpu}.")
+        note(f"No GPU to show: {no_gpu}.")
     sampler = Sampler(nvml, no_gpu, steps)
     with _served(prometheus) as latest:
         samples = _samples(sampler, latest, interval_s, count)
@@ -65,7 +73,7 @@ def _served(port: int | None) -> Iterator[LatestSample | None]:
 
 
 def _samples(sampler: Sampler, latest: LatestSample | None, interval_s: float, count: int) -> Iterator[Sample]:
-    """Samples at fixed times: a slow one does not put off those after it. The first, of no interval yet, is left out."""
+    """Samples at fixed times: a slow one does not delay the next. The first, which covers no interval yet, is left out."""
     sampler.sample()
     number, began = 0, time.monotonic()
     while not count or number < count:

@@ -38,11 +38,16 @@ _Program = Annotated[
     list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program; by default this folder's lab.")
 ]
 _Schedule = Annotated[
-    str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only so many optimizer steps.")
+    str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps.")
 ]
-_Metrics = Annotated[str, typer.Option("--metrics", help="ncu: these metrics, by commas, instead of its full set.")]
+_Metrics = Annotated[
+    str, typer.Option("--metrics", help="ncu: these metrics, separated by commas, instead of its full set.")
+]
 _Check = Annotated[
-    str, typer.Option("--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several by commas.")
+    str,
+    typer.Option(
+        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several, separated by commas."
+    ),
 ]
 
 
@@ -57,16 +62,20 @@ def command(
     limit_s: Annotated[
         float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")
     ] = 3600.0,
-    shapes: Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: the operators' input shapes.")] = True,
-    memory: Annotated[bool, typer.Option("--memory", help="torch: every allocation.")] = False,
-    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: lines of Python.")] = False,
+    shapes: Annotated[
+        bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")
+    ] = True,
+    memory: Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python.")] = False,
     schedule: _Schedule = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="torch: a folder for TensorBoard too.")] = False,
-    kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name this expression matches.")] = "",
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="torch: write a folder for TensorBoard too.")
+    ] = False,
+    kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name matches this expression.")] = "",
     launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: pass over so many kernels first.")] = 0,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")] = 0,
     metrics: _Metrics = "",
-    lock_clocks: Annotated[bool, typer.Option("--lock-clocks", help="ncu: at the base clock.")] = False,
+    lock_clocks: Annotated[bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")] = False,
     check: _Check = "memcheck",
     json: Json = False,
 ) -> None:
@@ -216,7 +225,7 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
     for remark in captured.notes:
         say(remark)
     if captured.ended.status or captured.ended.timed_out or captured.ended.interrupted:
-        say(f"The program {captured.ended.why()}; this is what was recorded until then.", style="yellow")
+        say(f"The program {captured.ended.why()}; this is what was recorded before that.", style="yellow")
     note(f"The capture is in {folder}")
     if summary:
         say(f"\nNext: lab report {folder} --html report.html", style="bold")

@@ -1,4 +1,4 @@
-"""`lab reset`: the shipped files again, without losing what was edited."""
+"""`lab reset`: restore the original files without losing edits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ EXAMPLE = "lab reset --update"
 
 def command(
     update: Annotated[
-        bool, typer.Option("--update", help="Only follow a changed lab: keep the files that you edit as they are.")
+        bool,
+        typer.Option("--update", help="Only bring in changes to the lab itself; leave the files you edit as they are."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Put the lab's shipped files back. Your own versions are kept, and you are told where."""
+    """Restore the lab's original files. Your own versions are kept, and you are told where."""
     workspace = here()
     kept = reset_workspace(workspace, update_only=update)
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})
         return
-    say(
-        "The lab's own files follow the installed lab again." if update else "The lab's files are as they were shipped."
-    )
-    say(f"What you had edited is kept in {kept}" if kept else "Nothing of yours was replaced.")
+    say("The lab's own files match the installed lab again." if update else "The lab's original files are back.")
+    say(f"Your edited files are kept in {kept}" if kept else "None of your files were replaced.")

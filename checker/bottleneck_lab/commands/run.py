@@ -1,4 +1,4 @@
-"""`lab run`: run the workload as it stands."""
+"""`lab run`: run the workload as it is now."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Ranks = Annotated[
     str | None,
     typer.Option(
         "--ranks",
-        help="For a distributed lab: carry its modelled scaling on to these numbers of ranks.",
+        help="For a distributed lab: extend its modelled scaling to these numbers of ranks.",
         metavar="N,N,…",
     ),
 ]
 
 
 def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = None) -> None:
-    """Run the workload as it stands in this folder, and print what it prints."""
+    """Run the workload in this folder as it is now, and show its output."""
     workspace = here()
     workspace.require_current()
     require_torch("`lab run`")
@@ -44,7 +44,8 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     scales = kind.scales_on(chosen)
     if numbers and not scales:
         raise UsageError(
-            f"{lab.slug} on {chosen} has no modelled ranks.", "Leave out `--ranks`; `ddp-scaling` on virtual has them."
+            f"`--ranks` needs a lab with modelled ranks; {lab.name} on {chosen} has none.",
+            "Leave out `--ranks`. `ddp-scaling` on virtual has modelled ranks.",
         )
     note(f"Running {lab.spec.entry} on {chosen}.{kind.run_note(chosen)}")
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
@@ -76,12 +77,12 @@ def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
     render_scaling(found, console())
     page = workspace.root / SCALING_PAGE
     page.write_text(render_html(title=f"{lab.slug}: how it scales", scaling=found), encoding="utf-8")
-    note(f"The curve is drawn in {SCALING_PAGE}; after a check `lab report --html` draws it too.")
+    note(f"The scaling curve is in {SCALING_PAGE}; after a check, `lab report --html` draws it too.")
 
 
 def _numbers(text: str | None) -> list[int]:
     """`64,512` as numbers. Raises UsageError."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if any(not part.isdigit() or not 1 <= int(part) <= 65536 for part in parts):
-        raise UsageError(f"'{text}' is no list of numbers of ranks.", "Write for instance `--ranks 64,512,4096`.")
+        raise UsageError(f"'{text}' is not a list of rank counts.", "For example: `--ranks 64,512,4096`.")
     return [int(part) for part in parts]

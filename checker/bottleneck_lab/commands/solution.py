@@ -1,4 +1,4 @@
-"""`lab solution`: the reference solution, after a question."""
+"""`lab solution`: the reference solution, after a confirmation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """See how it can be done: put the reference solution into this folder. Your own files are kept."""
+    """Copy the reference solution into this folder. Your own files are kept."""
     workspace = here()
     if not yes:
         _ask(show=show)
@@ -57,12 +57,12 @@ def _quote_own_figures(workspace: Workspace) -> None:
 def _ask(*, show: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
-            "The solution is shown only after a question, and there is no terminal to ask at.", "Add `--yes`."
+            "`lab solution` asks for confirmation first, and there is no terminal to ask on.", "Add `--yes`."
         )
     what = (
-        "Read the reference solution? The lab does not count as solved then."
+        "Read the reference solution? If you do, the lab will not count as solved."
         if show
-        else "Replace your files with the reference solution? Yours are kept; the lab does not count as solved then."
+        else "Replace your files with the reference solution? Yours are kept, but the lab will not count as solved."
     )
     if not typer.confirm(what, err=True):
         raise typer.Exit
@@ -75,7 +75,7 @@ def _tell(text: str, editable: list[str], kept: str | None, *, show: bool) -> No
         say(text)
     if show:
         return
-    say(f"\nThe reference solution stands in {', '.join([*editable, 'diagnosis.toml'])}.")
+    say(f"\nThe reference solution is in {', '.join([*editable, 'diagnosis.toml'])}.")
     if kept:
         say(f"Your own files are kept in {kept}")
     say("Next: lab check", style="bold")

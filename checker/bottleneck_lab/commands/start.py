@@ -1,4 +1,4 @@
-"""`lab start`: begin a lab in a folder of one's own."""
+"""`lab start`: start a lab in a folder of its own."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def command(
         ),
     ],
     folder: Annotated[
-        Path | None, typer.Argument(help="A new or empty folder; by default one of the lab's name, here.")
+        Path | None, typer.Argument(help="A new or empty folder; by default, one here named after the lab.")
     ] = None,
     device: DeviceName = None,
-    no_data: Annotated[bool, typer.Option("--no-data", help="Do not make the data set now.")] = False,
+    no_data: Annotated[bool, typer.Option("--no-data", help="Do not create the data set now.")] = False,
     json: Json = False,
 ) -> None:
-    """Begin a lab: copy its files into a folder, and make its data set where it is missing."""
+    """Start a lab: copy its files into a folder, and create its data set if it is missing."""
     found = find_lab(lab)
     root = (folder or Path(found.name)).expanduser().absolute()
     workspace, new = start_workspace(found, root, choose_device(found, device))

@@ -19,7 +19,9 @@ DeviceName = Annotated[
     str | None,
     typer.Option("--device", "-d", metavar="cuda|cpu|virtual", help="Measure on this device.", show_default=False),
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for a check that is under way in this folder.")]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Do not wait for a check that is already running in this folder.")
+]
 
 _STYLES: dict[str, dict[str, Any]] = {
     "bold": {"bold": True},
@@ -66,4 +68,4 @@ def here() -> Workspace:
 
 def waiting(holder: str) -> None:
     """Say that a lock is taken, and by whom."""
-    note(f"{holder} is at work in this folder; waiting for it to finish (Ctrl-C gives up).")
+    note(f"{holder} is running in this folder; waiting for it to finish (Ctrl-C to give up).")

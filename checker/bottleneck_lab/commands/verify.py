@@ -1,4 +1,4 @@
-"""`lab verify`: whether a verdict was signed by the key that it should be signed by."""
+"""`lab verify`: whether a verdict was signed with the expected key."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A verdict, as a cohort's runner signs it.")],
-    key: Annotated[Path, typer.Option("--key", "-k", help="The public key to hold it against.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed.")],
+    key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Check the signature on a verdict. Needs no network. Exit code: 0 signed with that key, 1 not."""
+    """Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not."""
     verification = verify_file(file, load_public_key(key))
     if json:
         print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
@@ -37,5 +37,5 @@ def command(
 
 
 def _one_line(text: str) -> str:
-    """Text from a file that nobody vouches for yet: it cannot drive the terminal, nor write a line that looks like ours."""
+    """Text from a file that nobody vouches for yet, without control characters: it cannot drive the terminal or fake a line of ours."""
     return "".join(char for char in text if char.isprintable())[:300]

@@ -24,11 +24,11 @@ def command(
     device: DeviceName = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first check.")] = False,
 ) -> None:
-    """Check again whenever you save one of the files that you edit. Ctrl-C ends it."""
+    """Run a check each time you save one of the lab's editable files. Ctrl-C stops it."""
     workspace = here()
     names = [*workspace.lab.spec.editable, "diagnosis.toml"]
     seen = _stamps(workspace, names)
-    say(f"Watching {', '.join(names)}. Save one of them to have it checked; Ctrl-C ends this.")
+    say(f"Watching {', '.join(names)}. Save one of them to run a check; Ctrl-C stops.")
     while True:
         time.sleep(_POLL_S)
         current = _stamps(workspace, names)
@@ -55,7 +55,7 @@ def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int]
 
 
 def _check(workspace: Workspace, device: str | None) -> None:
-    """One check; a mistake in the learner's files is told and waited out, since the next save may correct it."""
+    """One check. A mistake in the learner's files is printed and watching goes on, since the next save may fix it."""
     try:
         render_verdict(check_here(workspace, device).verdict, console())
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""`lab` alone: where am I, what next."""
+"""`lab` on its own: where you are and what to do next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command() -> None:
         _tell_step(next_here(workspace, labs, progress))
     else:
         passed = sum(1 for slug in labs if slug in progress.labs and progress.labs[slug].passed)
-        say(f"You have passed {passed} of {len(labs)} labs. This folder holds none.")
+        say(f"You have passed {passed} of {len(labs)} labs. There is no lab in this folder.")
         _tell_step(next_lab(labs, progress))
 
 

@@ -15,7 +15,7 @@ def run_tool(command: list[str], source: Path, limit_s: int) -> str:
     except subprocess.TimeoutExpired:
         raise CaptureError(
             f"{Path(command[0]).name} took longer than {limit_s} s on {source.name}.",
-            "Export the file by hand, then load what it wrote.",
+            "Export the file by hand, then load the result.",
         ) from None
     except OSError as error:
         raise CaptureError(

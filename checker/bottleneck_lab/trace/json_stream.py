@@ -142,7 +142,7 @@ class EventStream:
         self._tail = rest if self._head else b""
 
     def _error(self, what: str) -> CaptureError:
-        remedy = "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program end by itself."
+        remedy = "The file is truncated, damaged or not a profiler's trace. Capture again, and let the program run to its end."
         if what in _OTHERS.values():
             remedy = "Record the program with `lab profile`, or with torch.profiler and its export_chrome_trace."
         return CaptureError(f"{self._source.name} {what}.", remedy)

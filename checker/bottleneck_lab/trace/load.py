@@ -65,7 +65,7 @@ def find_traces(folder: Path) -> list[Path]:
     if not files:
         raise CaptureError(
             f"{folder} holds no trace.",
-            "Put one .sqlite, .nsys-rep or .json(.gz) file a rank into it, or name one trace file.",
+            "Put one .sqlite, .nsys-rep or .json(.gz) file per rank into it, or name one trace file.",
         )
     return files
 

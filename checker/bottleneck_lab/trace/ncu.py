@@ -91,7 +91,7 @@ def _read_report(path: Path) -> list[KernelCounters]:
         raise
     except Exception as error:  # the package raises whatever its C++ does
         raise CaptureError(
-            f"{path.name} is no readable ncu report: {error}.", "Capture again with ncu, or update ncu-report."
+            f"{path.name} is not a readable ncu report: {error}.", "Capture again with ncu, or update ncu-report."
         ) from error
 
 

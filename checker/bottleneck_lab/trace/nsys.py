@@ -285,7 +285,7 @@ def load_nsys_report(path: Path) -> Timeline:
     if tool is None:
         raise CaptureError(
             f"{path.name} can only be read by nsys, which is not installed.",
-            "Run `nsys export --type sqlite FILE` where it is, and load the .sqlite file.",
+            "Run `nsys export --type sqlite FILE` on a machine that has it, and load the .sqlite file.",
         )
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
         target = Path(folder) / "export.sqlite"
@@ -317,7 +317,7 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
             connection.close()
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise CaptureError(
-            f"{source.name} is no readable export of nsys: {error}.",
+            f"{source.name} is not a readable nsys export: {error}.",
             "Export it again with `nsys export --type sqlite`.",
         ) from error
 
@@ -336,7 +336,7 @@ def _read(report: _Report, source: Path) -> Timeline:
     known = ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API")
     if not any(table in report.columns for table in known):
         raise CaptureError(
-            f"{source.name} is an SQLite file, but no export of nsys.",
+            f"{source.name} is an SQLite file, but not an nsys export.",
             "Export a report with `nsys export --type sqlite`.",
         )
     strings = _Strings(
@@ -370,7 +370,7 @@ def _read(report: _Report, source: Path) -> Timeline:
     if not timeline.events:
         raise CaptureError(
             f"{source.name} holds no kernels, calls or ranges.",
-            "Trace cuda and nvtx (-t cuda,nvtx), and see that the program ran inside the capture range.",
+            "Trace cuda and nvtx (-t cuda,nvtx), and check that the program ran inside the capture range.",
         )
     return timeline
 

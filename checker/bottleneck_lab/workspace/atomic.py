@@ -1,4 +1,4 @@
-"""Files and folders that are either wholly there or not at all."""
+"""Files and folders that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def explain(error: OSError, path: Path) -> LabError:
-    """What a failed write means to the user, with the remedy."""
+    """A failed write as an error for the user, with its remedy."""
     where = error.filename or path
     if error.errno in _NO_SPACE:
         return MachineError(
-            f"There is no space left to write {where}.",
-            "Free some space and run the same command again. Everything recorded before is intact.",
+            f"No space left to write {where}.",
+            "Free some space and run the command again. Everything recorded so far is safe.",
         )
     if error.errno in _REFUSED:
         return MachineError(
             f"{where} cannot be written: {error.strerror}.",
-            "Use a folder that you may write to, or correct its permissions.",
+            "Use a folder you can write to, or fix its permissions.",
         )
     return MachineError(
         f"{where} cannot be written: {error.strerror or error}.",
-        "Check the folder and its disk, then run the same command again.",
+        "Check the folder and its disk, then run the command again.",
     )
 
 

@@ -33,7 +33,7 @@ def _read_submitted(path: Path) -> bytes:
 
     A link is not followed: whoever checks somebody else's workspace would hand out a copy of what only they may read.
     """
-    remedy = f"Put an ordinary file there; `lab reset` brings back the shipped {path.name}."
+    remedy = f"Put a regular file there; `lab reset` restores the original {path.name}."
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:

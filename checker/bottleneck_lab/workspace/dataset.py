@@ -36,9 +36,10 @@ def require_dataset(name: str) -> Path:
         return root
     if (root / "manifest.json").is_file():
         raise MachineError(
-            f"The data set '{name}' in {root} is not complete.", "`lab data` goes on with it; or wait until it has."
+            f"The data set '{name}' in {root} is not complete.",
+            "`lab data` completes it; if it is running now, wait until it has finished.",
         )
-    raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` makes it.")
+    raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` creates it.")
 
 
 def data_folder(lab: Lab) -> Path:
@@ -56,7 +57,9 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
     """
     generator = content_root() / "datasets" / f"{name}.py"
     if not generator.is_file():
-        raise UsageError(f"There is no data set called '{name}'.", "`lab data photos` makes the one that the labs use.")
+        raise UsageError(
+            f"There is no data set called '{name}'.", "`lab data photos` creates the one that the labs use."
+        )
     require_packages("labs", PIL="Pillow")
     root = dataset_root(name)
     arguments = [text for key, value in (options or {}).items() for text in (f"--{key}", str(value))]
@@ -68,8 +71,8 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
     if status:
         last = words[-1] if words else f"it ended with status {status}"
         raise MachineError(
-            f"The data set '{name}' could not be made: {last}",
-            "Correct that and run `lab data` again; what is made is kept.",
+            f"The data set '{name}' could not be created: {last}",
+            "Fix that and run `lab data` again; what has been created is kept.",
         )
     return root
 

@@ -30,7 +30,8 @@ def load_answers(folder: Path) -> dict[str, Any]:
         return {}
     if file.stat().st_size > MAX_BYTES:
         raise UsageError(
-            f"{file} is larger than {MAX_BYTES >> 10} KiB.", "Answers are short; `lab reset` starts afresh."
+            f"{file} is larger than {MAX_BYTES >> 10} KiB.",
+            "Answers are short; `lab reset` restores the original file.",
         )
     return read_toml(file)
 
@@ -79,7 +80,7 @@ def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
             text = with_answer(text, key, answer)
         if _parsed(text) != expected:
             raise UsageError(
-                f"{file} is written in a way that cannot be changed here.", "Write the answers into it by hand."
+                f"`lab diagnose` cannot edit {file} as it is written.", "Write the answers into it by hand."
             )
         write_bytes(file, text.encode(), scratch=workspace.state)
     return file

@@ -47,7 +47,7 @@ def read_json(path: Path, type_: type[Loaded]) -> Loaded:
     except (OSError, msgspec.DecodeError) as error:
         raise MachineError(
             f"{path} cannot be read: {error}.",
-            "If a newer bottleneck-lab wrote it, install that version again; otherwise move the file away and repeat the command.",
+            "If a newer bottleneck-lab wrote it, install that version again; otherwise move the file away and run the command again.",
         ) from error
 
 
@@ -88,7 +88,7 @@ class Workspace:
         else:
             versions = "its files have changed since"
         return (
-            f"This workspace was started from another edition of '{lab.slug}' on {self.info.created[:10]} ({versions})."
+            f"This workspace was started from another version of '{lab.slug}' on {self.info.created[:10]} ({versions})."
         )
 
     def require_current(self) -> None:
@@ -156,6 +156,6 @@ def find_workspace(start: Path) -> Workspace:
     found = workspace_above(start)
     if found is None:
         raise UsageError(
-            "There is no lab in this folder.", "Go to the folder in which you started one, or begin with `lab start`."
+            "There is no lab in this folder.", "Go to the folder where you started one, or run `lab start`."
         )
     return found

@@ -28,7 +28,7 @@ def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None)
         holder = _holder(descriptor)
         if not wait:
             raise MachineError(
-                f"{holder} is already at work in this folder.", "Wait until it has finished, or stop it with Ctrl-C."
+                f"{holder} is already running in this folder.", "Wait until it has finished, or stop it with Ctrl-C."
             ) from None
         if on_wait:
             on_wait(holder)

@@ -64,7 +64,7 @@ def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:
     try:
         found = msgspec.convert(read_toml(path), _Declared).mutant
     except msgspec.ValidationError as error:
-        raise LabError(f"{path}: {error}.", "Correct this file; docs/authors.md describes it.") from error
+        raise LabError(f"{path}: {error}.", "Fix this file; docs/authors.md describes it.") from error
     return [mutant for mutant in found if device is None or device in measured_on(lab, mutant)]
 
 
@@ -132,8 +132,8 @@ def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:
         yield "changes nothing."
     strangers = {*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}
     yield from (f"changes {name}, which is not an editable file of the lab." for name in sorted(strangers))
-    yield from (f"names {name}, which is no device of the lab." for name in {*mutant.devices} - {*lab.spec.devices})
+    yield from (f"names {name}, which is not a device of the lab." for name in {*mutant.devices} - {*lab.spec.devices})
     asked = {criterion.id for device in lab.spec.devices.values() for criterion in device.criteria}
     asked |= {question.id for question in lab.spec.questions}
     if mutant.criterion and mutant.criterion not in asked:
-        yield f"names {mutant.criterion}, which is no criterion of the lab."
+        yield f"names {mutant.criterion}, which is not a criterion of the lab."

@@ -166,6 +166,6 @@ class TestOfALab:
         self, stand_in, tmp_path, request_, monkeypatch
     ):
         monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NSYS)))
-        with pytest.raises(CaptureError, match="nothing that a timeline can be made of") as caught:
+        with pytest.raises(CaptureError, match="nothing to make a timeline from") as caught:
             self.profiled("nsys", tmp_path, request_.out)
         assert "--tool torch" in caught.value.remedy
