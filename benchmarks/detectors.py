@@ -28,7 +28,7 @@ import numpy as np
 
 from bottleneck_lab import findings, load, merge_ranks
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace import Kind
+from bottleneck_lab.trace import ActivityKind
 
 MAKE = Path(__file__).resolve().parents[1] / "datasets" / "captures" / "make.py"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
@@ -116,7 +116,7 @@ def read_shapes(folder: Path) -> Iterator[Shape]:
     for path in sorted([*folder.glob("*.json.gz"), *folder.glob("*.sqlite.gz")]):
         timeline = load(path)
         device, call = timeline.device, timeline.launched_by
-        rows = np.flatnonzero((device.kind == Kind.KERNEL) & (call >= 0))
+        rows = np.flatnonzero((device.kind == ActivityKind.KERNEL) & (call >= 0))
         if len(rows) < 50:
             continue
         rows = rows[np.argsort(timeline.runtime.start[call[rows]], kind="stable")]

@@ -24,7 +24,8 @@ def pytest_addoption(parser) -> None:
 
 def pytest_configure(config) -> None:
     """Every run remembers how long its tests took, for the next `--quick`."""
-    config.pluginmanager.register(Quick(config))
+    if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
+        config.pluginmanager.register(Quick(config))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from bottleneck_lab.errors import LabError, UsageError
 Device = Literal["cuda", "cpu", "virtual"]
 """`virtual` is an emulated accelerator: real host work, modelled device time."""
 
-Kind = Literal["correctness", "target", "mechanism", "diagnosis"]
+CriterionKind = Literal["correctness", "target", "mechanism", "diagnosis"]
 FailReason = Literal[
     "wrong output",
     "correct but slow",
@@ -41,7 +41,7 @@ class CriterionSpec(_Spec, frozen=True):
     """
 
     id: str
-    kind: Kind
+    kind: CriterionKind
     text: str
     target: float | None = None
     direction: Literal["at_least", "at_most"] = "at_least"

@@ -318,7 +318,7 @@ class TestBadInput:
         )
         if done.returncode == 99 or "unshare:" in done.stderr:
             pytest.skip(f"this machine mounts nothing for us: {done.stderr}")
-        assert "no space left" in done.stderr
+        assert "No space left" in done.stderr
         assert "status 4" in done.stdout
         assert "# mine" in done.stdout
         assert '"index":0' in done.stdout

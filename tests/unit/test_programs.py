@@ -35,7 +35,7 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def found(name: str) -> doctor.Finding:
+def found(name: str) -> doctor.Requirement:
     return next(finding for finding in doctor.examine() if finding.name == name)
 
 

@@ -149,7 +149,7 @@ class TestStart:
 
     def test_takes_back_what_it_made_when_the_disk_is_full(self, content, tmp_path, full_disk):
         full_disk(after=2)
-        with pytest.raises(MachineError, match="no space left"):
+        with pytest.raises(MachineError, match="No space left"):
             start_workspace(catalog.find_lab("slow"), tmp_path / "new", "cpu")
         assert not (tmp_path / "new").exists()
 
@@ -249,7 +249,7 @@ class TestReset:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
         monkeypatch.setattr(Path, "write_bytes", refuse)
-        with pytest.raises(MachineError, match="no space left"):
+        with pytest.raises(MachineError, match="No space left"):
             reset_workspace(workspace)
         assert (workspace.root / "work.py").read_text() == "mine"
 
@@ -331,7 +331,7 @@ class TestAttempts:
     def test_a_full_disk_loses_no_earlier_one(self, workspace, full_disk):
         check_once(workspace)
         full_disk(after=0)
-        with pytest.raises(MachineError, match="no space left"):
+        with pytest.raises(MachineError, match="No space left"):
             check_once(workspace)
         assert [attempt.number for attempt in load_attempts(workspace)] == [1]
         assert not leftovers(workspace.root)

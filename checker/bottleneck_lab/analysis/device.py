@@ -16,10 +16,10 @@ from bottleneck_lab.analysis.gaps import OUTSIDE, Cause, Gap, GapCause, attribut
 from bottleneck_lab.analysis.host import HostView, named, union_of, view_host
 from bottleneck_lab.analysis.window import Window, find_window, step_rows
 from bottleneck_lab.trace.timeline import (
+    ActivityKind,
     DeviceTable,
     HostTable,
     Ints,
-    Kind,
     SmallInts,
     Timeline,
     TinyInts,
@@ -99,7 +99,7 @@ def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
     work = take(work, (work.rank == rank) & ~named(timeline, work, _COLLECTIVE))
     busy = iv.subtract(iv.union(work.start, work.end), host.input)
     parts = (busy, host.collectives)
-    kinds = np.repeat((Kind.KERNEL, Kind.COMMUNICATION), [len(part.start) for part in parts])
+    kinds = np.repeat((ActivityKind.KERNEL, ActivityKind.COMMUNICATION), [len(part.start) for part in parts])
     start, end = (np.concatenate([getattr(part, edge) for part in parts]) for edge in ("start", "end"))
     return make_table(DeviceTable, len(start), start=start, end=end, kind=kinds, device=np.full(len(start), CPU))
 
@@ -177,7 +177,7 @@ def _waiting(timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime) -> tu
     waited = iv.Intervals(since[long], gaps.end[ended[long]])
     if long.any():
         others = (timeline.device.rank == time.rank) & (timeline.device.device != time.device)
-        missing = iv.subtract(waited, union_of(timeline.device, others & (timeline.device.kind != Kind.SYNC)))
+        missing = iv.subtract(waited, union_of(timeline.device, others & (timeline.device.kind != ActivityKind.SYNC)))
     else:
         missing = iv.NONE
     early = ended[(timeline.runtime.end[call] <= gaps.start[ended]) & ~long]
@@ -191,15 +191,15 @@ def _rows(table: DeviceTable, rows: NDArray[np.intp]) -> DeviceRows:
 
 def _working(table: DeviceTable, mine: NDArray[np.bool_]) -> list[int]:
     """The devices that ran a kernel. A process often touches the first device without using it; one that only copies counts where no device computes."""
-    computing = table.device[mine & ((table.kind == Kind.KERNEL) | (table.kind == Kind.COMMUNICATION))]
+    computing = table.device[mine & ((table.kind == ActivityKind.KERNEL) | (table.kind == ActivityKind.COMMUNICATION))]
     found: list[int] = different(computing if len(computing) else table.device[mine]).tolist()
     return found
 
 
 def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, window: Window) -> DeviceTime:
-    compute = _covered(rows, window, Kind.KERNEL)
-    communication = _covered(rows, window, Kind.COMMUNICATION)
-    copy = _covered(rows, window, Kind.COPY, Kind.MEMSET)
+    compute = _covered(rows, window, ActivityKind.KERNEL)
+    communication = _covered(rows, window, ActivityKind.COMMUNICATION)
+    copy = _covered(rows, window, ActivityKind.COPY, ActivityKind.MEMSET)
     busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
     return DeviceTime(
@@ -207,7 +207,7 @@ def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, windo
     )
 
 
-def _covered(rows: DeviceRows, window: Window, *kinds: Kind) -> iv.Intervals:
+def _covered(rows: DeviceRows, window: Window, *kinds: ActivityKind) -> iv.Intervals:
     """The time inside the window in which a row of one of these kinds ran. Streams overlap: durations are never summed."""
     mask = np.isin(rows.kind, kinds)
     return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import DeviceTable, Ints, Kind, Timeline, devices_of, different
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, Ints, Timeline, devices_of, different
 
 SHORT_NS = 10_000
 """A kernel below 10 us costs about as much to launch as to run."""
@@ -73,7 +73,7 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
             min_ns=int(low[i]),
             max_ns=int(high[i]),
             share=int(total[i]) / whole,
-            communication=bool(device.kind[first[i]] == Kind.COMMUNICATION),
+            communication=bool(device.kind[first[i]] == ActivityKind.COMMUNICATION),
             occupancy=_occupancy(float(device.occupancy[first[i]])),
         )
         for i in np.argsort(-total, kind="stable")[:top].tolist()
@@ -82,7 +82,7 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
     """Where computing and communicating kernels stand; no copies, memsets or waits."""
-    return np.flatnonzero((device.kind == Kind.KERNEL) | (device.kind == Kind.COMMUNICATION))
+    return np.flatnonzero((device.kind == ActivityKind.KERNEL) | (device.kind == ActivityKind.COMMUNICATION))
 
 
 def _occupancy(value: float) -> float:

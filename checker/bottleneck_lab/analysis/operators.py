@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.nesting import Tree, narrow, nest
 from bottleneck_lab.trace.join import join_rows
-from bottleneck_lab.trace.timeline import HostTable, Ints, Kind, SmallInts, Timeline, order_of
+from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Ints, SmallInts, Timeline, order_of
 
 
 class OperatorRow(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
 def _launched(timeline: Timeline, place: SmallInts) -> Ints:
     """Per row of the call tree the duration of the device work that it launched. `place` holds the rows of the operators, then those of the calls."""
     device, operators = timeline.device, timeline.operators
-    duration = np.where(device.kind != Kind.SYNC, device.end - device.start, 0)
+    duration = np.where(device.kind != ActivityKind.SYNC, device.end - device.start, 0)
     owner = np.where(timeline.launched_by >= 0, timeline.launched_by + len(operators), -1)
     missing = owner < 0
     owner[missing] = join_rows(operators.correlation, operators.rank, device.external[missing], device.rank[missing])

@@ -10,7 +10,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.window import find_window, step_rows
-from bottleneck_lab.trace.timeline import Kind, Timeline, different
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
 Ground = Literal["idle", "host", "kernels", "steps"]
 """What a conclusion rests on: when the device did nothing; what the host did then; which kernels ran for how long; how the steps differ."""
@@ -113,7 +113,7 @@ def _lost_kernels(timeline: Timeline) -> list[Missing]:
 
 
 def _lost_calls(timeline: Timeline) -> list[Missing]:
-    kernels = timeline.device.kind == Kind.KERNEL
+    kernels = timeline.device.kind == ActivityKind.KERNEL
     if kernels.sum() < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
     lost = kernels & (timeline.launched_by < 0)
@@ -153,7 +153,7 @@ def _work_elsewhere(timeline: Timeline) -> list[str]:
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []
-    worked = device.kind != Kind.SYNC
+    worked = device.kind != ActivityKind.SYNC
     windows = {rank: find_window(timeline, rank) for rank in np.unique(device.rank).tolist()}
     without = [
         rank
@@ -174,7 +174,7 @@ def _overlapping_kernels(timeline: Timeline) -> list[str]:
     It also makes kernels of no length, which stand at the start of the next.
     """
     device = timeline.device
-    rows = np.flatnonzero((device.kind == Kind.KERNEL) & (device.end > device.start))
+    rows = np.flatnonzero((device.kind == ActivityKind.KERNEL) & (device.end > device.start))
     if len(rows) < 2 or timeline.emulated:
         return []
     rows = rows[np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))]  # they are in order of time

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
-from bottleneck_lab.trace.timeline import DeviceTable, Direction, HostMemory, HostTable, Kind, MemoryTable, Timeline
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceTable,
+    Direction,
+    HostMemory,
+    HostTable,
+    MemoryTable,
+    Timeline,
+)
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
 ROW_LIMIT = 100_000
@@ -92,7 +100,7 @@ def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
     return columns
 
 
-_WORDS: dict[str, Any] = {"kind": Kind, "direction": Direction, "host_memory": HostMemory}
+_WORDS: dict[str, Any] = {"kind": ActivityKind, "direction": Direction, "host_memory": HostMemory}
 
 
 def _worded(column: str, values: NDArray[Any], strings: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.window import Window, find_window, step_rows
-from bottleneck_lab.trace.timeline import Kind, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline
 
 
 class Straggler(msgspec.Struct, frozen=True):
@@ -30,8 +30,8 @@ def find_stragglers(timeline: Timeline) -> list[Straggler]:
     for rank in ranks:
         mine = steps.rank == rank
         count = max(int(mine.sum()), 1)
-        rows = (timeline.device.rank == rank) & (timeline.device.kind != Kind.SYNC)
-        communicating = rows & (timeline.device.kind == Kind.COMMUNICATION)
+        rows = (timeline.device.rank == rank) & (timeline.device.kind != ActivityKind.SYNC)
+        communicating = rows & (timeline.device.kind == ActivityKind.COMMUNICATION)
         window = find_window(timeline, rank)
         work.append((window.length - _waiting(timeline, communicating, rows, window)) // count)
         length.append(window.length // count)

@@ -10,7 +10,7 @@ import numpy as np
 from bottleneck_lab.trace.counters import KernelCounters
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.shapes import PRECISIONS
-from bottleneck_lab.trace.timeline import Ints, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, take
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ def _matrix_times(timeline: Timeline) -> Ints:
     matrix = timeline.matrix
     times = np.zeros(len(matrix), dtype=np.int64)
     if len(timeline.device):
-        work = take(timeline.device, timeline.device.kind == Kind.KERNEL)
+        work = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
         keys, ranks, duration = work.external, work.rank, work.end - work.start
     else:
         rows = timeline.operators

@@ -14,7 +14,7 @@ from bottleneck_lab.analysis.host import SYNC_CALL, named
 from bottleneck_lab.analysis.kernels import kernel_rows
 from bottleneck_lab.analysis.operators import OPERATOR, CallTree, build_calls, nearest_above, own_times
 from bottleneck_lab.analysis.window import Step, find_steps, find_window, launch_times, step_rows
-from bottleneck_lab.trace.timeline import Direction, Floats64, HostMemory, Ints, Kind, Timeline, devices_of
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Floats64, HostMemory, Ints, Timeline, devices_of
 
 Key = tuple[str, str]
 """(group, name): ("kernel", "gemm"), ("gap", "input")."""
@@ -108,7 +108,7 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     for name, values in _sums(device.name, np.where(kernels, step, -1), length, count, share):
         found["kernel", timeline.strings[name]] = values
     ways = (device.direction.astype(np.int32) << 4) + device.host_memory
-    for way, values in _sums(ways, np.where(device.kind == Kind.COPY, step, -1), length, count, share):
+    for way, values in _sums(ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count, share):
         memory = HostMemory(way & 15).name.lower()
         found["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.window import step_rows
 from bottleneck_lab.trace.names import DTYPES, collective_of
-from bottleneck_lab.trace.timeline import Direction, HostMemory, Kind, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline
 
 
 class CopyRow(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class CollectiveRow(msgspec.Struct, frozen=True):
 def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
     """What was sent between ranks, longest total first. Rows of the same size may be the same bucket of DDP."""
     device = timeline.device
-    rows = np.flatnonzero(device.kind == Kind.COMMUNICATION)
+    rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
     steps = max(len(step_rows(timeline)), 1)
     keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
     found, number = np.unique(keys, axis=1, return_inverse=True)
@@ -63,7 +63,7 @@ def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
 def find_copies(timeline: Timeline) -> list[CopyRow]:
     """Copies by direction and host memory, longest total first. Memsets are none."""
     device = timeline.device
-    copies = device.kind == Kind.COPY
+    copies = device.kind == ActivityKind.COPY
     found = []
     for direction, memory in itertools.product(Direction, HostMemory):
         mine = np.flatnonzero(copies & (device.direction == direction) & (device.host_memory == memory))

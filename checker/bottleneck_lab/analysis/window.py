@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Ints, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Ints, Timeline, take
 
 _STEP = re.compile(
     r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$", re.IGNORECASE
@@ -66,7 +66,7 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     host, device = host_window(timeline, rank), timeline.device
     if not len(step_rows(timeline)):
         return host
-    late = np.flatnonzero((device.end > host.end) & (device.kind != Kind.SYNC))
+    late = np.flatnonzero((device.end > host.end) & (device.kind != ActivityKind.SYNC))
     launched = launch_times(timeline, late)
     mine = (launched >= host.start) & (launched < host.end)
     if rank is not None:
@@ -148,7 +148,7 @@ def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
     costs = np.zeros(len(steps), dtype=np.int64)
     for rank in np.unique(steps.rank).tolist():
         mine = np.flatnonzero(steps.rank == rank)
-        rows = np.flatnonzero((device.rank == rank) & (device.kind != Kind.SYNC))
+        rows = np.flatnonzero((device.rank == rank) & (device.kind != ActivityKind.SYNC))
         launched = launch_times(timeline, rows)
         at = np.searchsorted(steps.start[mine], launched, side="right") - 1
         inside = (at >= 0) & (launched < steps.end[mine].max())

@@ -33,7 +33,7 @@ _PROBE_S = 10
 _GIB = 2**30
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True):
     """One thing that was looked for.
 
     `remedy` is empty when it is there; `found` is a version, a size, or why it does not count.
@@ -47,12 +47,12 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Requirement]:
     """Everything that a lab may want of this machine, in the order in which it matters; elsewhere than on Linux, only what runs there.
 
     Never raises for what is missing.
     """
-    anywhere: tuple[Callable[[], list[Finding]], ...] = (_python, _packages)
+    anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
     probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
     return [finding for probe in probes for finding in probe()]
 
@@ -104,24 +104,24 @@ def _output(*command: str) -> str | None:
     return None if done.returncode else (lines[-1] if lines else "works")
 
 
-def _python() -> list[Finding]:
+def _python() -> list[Requirement]:
     right = sys.version_info >= (3, 11)
     return [
-        Finding("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
-        Finding("Linux", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
+        Requirement("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
+        Requirement("Linux", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
                 "" if sys.platform == "linux" else "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work here."),
     ]  # fmt: skip
 
 
-def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str) -> Finding:
+def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     try:
         found = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, False, "not installed", unlocks, need, remedy)
-    return Finding(name, True, found, unlocks, need)
+        return Requirement(name, False, "not installed", unlocks, need, remedy)
+    return Requirement(name, True, found, unlocks, need)
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[Requirement]:
     rows: tuple[tuple[str, str, str, Need, str], ...] = (
         ("torch", "torch", "every lab: `lab run`, `profile` and `check`", "required", "labs"),
         ("torchvision", "torchvision", "models and fast transforms", "required", "labs"),
@@ -134,7 +134,7 @@ def _packages() -> list[Finding]:
     return [_package(*row[:4], install_command(row[4])) for row in rows]
 
 
-def _gpu() -> list[Finding]:
+def _gpu() -> list[Requirement]:
     names = gpus()
     unlocks = "measuring on `cuda`; without it every lab works on `cpu` or `virtual`"
     version = Path("/proc/driver/nvidia/version")
@@ -143,7 +143,7 @@ def _gpu() -> list[Finding]:
             version.read_text().splitlines()[0].removeprefix("NVRM version: ") if version.exists() else "driver unknown"
         )
         return [
-            Finding("GPU", True, f"{', '.join(names)} ({' '.join(driver.split())})", unlocks, "optional"),
+            Requirement("GPU", True, f"{', '.join(names)} ({' '.join(driver.split())})", unlocks, "optional"),
             _counters(),
         ]
     if version.exists():
@@ -153,10 +153,10 @@ def _gpu() -> list[Finding]:
         )
     else:
         found, remedy = "none", "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do."
-    return [Finding("GPU", False, found, unlocks, "optional", remedy)]
+    return [Requirement("GPU", False, found, unlocks, "optional", remedy)]
 
 
-def _counters() -> Finding:
+def _counters() -> Requirement:
     """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept for administrators.
 
     Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
@@ -169,23 +169,23 @@ def _counters() -> Finding:
         "and load the driver again."
     )
     found = "refused: ERR_NVGPUCTRPERM" if refused else "allowed"
-    return Finding(
+    return Requirement(
         "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy if refused else ""
     )
 
 
-def _program(name: str, option: str, unlocks: str) -> Finding:
+def _program(name: str, option: str, unlocks: str) -> Requirement:
     """A program with the last line that it prints of its version."""
     path = find_program(name)
     if path is None:
-        return Finding(name, False, "not installed", unlocks, "optional", how_to_get(name))
+        return Requirement(name, False, "not installed", unlocks, "optional", how_to_get(name))
     line = _output(str(path), option)
     if line is None:
-        return Finding(name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name))
-    return Finding(name, True, line, unlocks, "optional")
+        return Requirement(name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name))
+    return Requirement(name, True, line, unlocks, "optional")
 
 
-def _programs() -> list[Finding]:
+def _programs() -> list[Requirement]:
     return [
         _program("nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"),
         _program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
@@ -195,19 +195,19 @@ def _programs() -> list[Finding]:
     ]
 
 
-def _isolation() -> list[Finding]:
+def _isolation() -> list[Requirement]:
     unlocks = "running your code with no network and no view of your files during a check"
     if problem := bubblewrap_problem():
-        return [Finding("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
+        return [Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
     version = _output(str(bubblewrap()), "--version") or "works"
-    return [Finding("bubblewrap", True, version, unlocks, "recommended"), _cgroup()]
+    return [Requirement("bubblewrap", True, version, unlocks, "recommended"), _cgroup()]
 
 
-def _cgroup() -> Finding:
+def _cgroup() -> Requirement:
     unlocks = "exact limits and a certain end for every process of a check"
     own = own_group()
     if own is None:
-        return Finding(
+        return Requirement(
             "cgroup v2",
             False,
             "not mounted",
@@ -216,12 +216,12 @@ def _cgroup() -> Finding:
             "Boot with cgroup v2; until then process groups are used.",
         )
     if os.access(own, os.W_OK):
-        return Finding("cgroup v2", True, str(own), unlocks, "optional")
+        return Requirement("cgroup v2", True, str(own), unlocks, "optional")
     remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; until then process groups are used."
-    return Finding("cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy)
+    return Requirement("cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy)
 
 
-def _sizes() -> list[Finding]:
+def _sizes() -> list[Requirement]:
     place = next(folder for folder in (home(), *home().parents) if folder.exists())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = Path("/dev/shm")
@@ -235,12 +235,12 @@ def _sizes() -> list[Finding]:
     return [_size(*row) for row in rows]
 
 
-def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy: str) -> Finding:
+def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy: str) -> Requirement:
     enough = value >= least
-    return Finding(name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy)
+    return Requirement(name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy)
 
 
-def _data() -> list[Finding]:
+def _data() -> list[Requirement]:
     made = is_made("photos")
     found = str(dataset_root("photos")) if made else "not created yet, or not complete"
-    return [Finding("photos", made, found, "the labs on images", "recommended", "" if made else "lab data")]
+    return [Requirement("photos", made, found, "the labs on images", "recommended", "" if made else "lab data")]

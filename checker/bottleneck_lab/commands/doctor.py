@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from bottleneck_lab.capture.doctor import Finding, examine
+from bottleneck_lab.capture.doctor import Requirement, examine
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
 
@@ -30,7 +30,7 @@ def command(json: Json = False) -> None:
         raise typer.Exit(ExitCode.ERROR)
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: Requirement) -> None:
     mark = "✓" if finding.present else ("✗" if finding.need == "required" else "–")
     say(f"{mark} {finding.name}: {finding.found}", style="red" if mark == "✗" else None)
     if not finding.present:

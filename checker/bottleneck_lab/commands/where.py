@@ -8,7 +8,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
-from bottleneck_lab.workspace.next_step import Step, next_here, next_lab
+from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
 from bottleneck_lab.workspace.progress import load_progress
 
 
@@ -42,7 +42,7 @@ def tell_next(workspace: Workspace) -> None:
     _tell_step(next_here(workspace, load_labs(), load_progress()))
 
 
-def _tell_step(step: Step) -> None:
+def _tell_step(step: NextStep) -> None:
     if step.command:
         say(f"\nNext: {step.command}", style="bold")
     say(step.why)

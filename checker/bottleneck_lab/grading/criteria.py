@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from bottleneck_lab.analysis.statistics import Interval
-from bottleneck_lab.catalog import CriterionSpec, FailReason, Kind
+from bottleneck_lab.catalog import CriterionKind, CriterionSpec, FailReason
 from bottleneck_lab.errors import BusyMachineError, LabError
 from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialTest, State
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
@@ -253,7 +253,7 @@ def _incomplete(
     return LabError(message, "Report this as a bug of the lab or of `lab check`.")
 
 
-_REASONS: dict[Kind, FailReason] = {
+_REASONS: dict[CriterionKind, FailReason] = {
     "correctness": "wrong output",
     "target": "correct but slow",
     "mechanism": "the mechanism is still there",

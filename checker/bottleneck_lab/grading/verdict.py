@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bottleneck_lab.catalog import Device, FailReason, Kind
+from bottleneck_lab.catalog import CriterionKind, Device, FailReason
 from bottleneck_lab.errors import ExitCode
 
 SCHEMA = 1
@@ -43,7 +43,7 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     id: str
-    kind: Kind
+    kind: CriterionKind
     holds: bool | None
     sentence: str
     value: float | None = None

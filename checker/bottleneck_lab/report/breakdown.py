@@ -33,7 +33,7 @@ class Part:
         return self.key.removeprefix("idle-") if self.key.startswith("idle-") else ""
 
 
-Kind = tuple[str, str, str, str]
+PartKind = tuple[str, str, str, str]
 """Key, label, colour and explanation of a part."""
 
 
@@ -42,7 +42,7 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
 
     They sum to the devices' wall time.
     """
-    times: Counter[Kind] = Counter()
+    times: Counter[PartKind] = Counter()
     for use in devices:
         times[_COMPUTE_ON_CPU if use.is_cpu else _COMPUTE] += use.compute_ns
         times[_COMMUNICATION] += use.exposed_communication_ns
@@ -71,7 +71,7 @@ _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of t
 """Idle time whose causes are not told."""
 
 
-def _idle(cause: str, *, on_cpu: bool) -> Kind:
+def _idle(cause: str, *, on_cpu: bool) -> PartKind:
     """On a CPU nothing is launched, and the CPU that prepares input is not idle."""
     label = _ON_CPU.get(cause) if on_cpu else None
     said = (SAID_ON_CPU if on_cpu else SAID)[cause]

@@ -13,10 +13,10 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device import CPU, find_device_times
 from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause
 from bottleneck_lab.report.breakdown import gap_colour, gap_label
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, Kind, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
 
 
-class Look(NamedTuple):
+class CategoryStyle(NamedTuple):
     """How a category is called in the legend, drawn (a colour in page.css), and explained beside an event."""
 
     label: str
@@ -29,26 +29,26 @@ class Look(NamedTuple):
         return self.colour.startswith("gap-")
 
 
-CATEGORIES: dict[str, Look] = {
-    "kernel": Look("kernel", "cat-kernel", "kernel"),
-    "copy": Look("copy", "cat-copy", "copy"),
-    "memset": Look("memset", "cat-memset", "memset"),
-    "communication": Look("communication", "cat-communication", "communication"),
-    "wait": Look("wait on the stream", "cat-wait", "wait on the stream, the device does nothing"),
-    "range": Look("range", "cat-range", "range"),
-    "operator": Look("operator", "cat-operator", "operator"),
-    "runtime": Look("runtime call", "cat-runtime", "runtime call"),
-    "python": Look("Python", "cat-python", "Python"),
-    **{f"idle-{cause}": Look(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
-    "idle": Look("idle", "gap-idle", "the device does nothing"),
+CATEGORIES: dict[str, CategoryStyle] = {
+    "kernel": CategoryStyle("kernel", "cat-kernel", "kernel"),
+    "copy": CategoryStyle("copy", "cat-copy", "copy"),
+    "memset": CategoryStyle("memset", "cat-memset", "memset"),
+    "communication": CategoryStyle("communication", "cat-communication", "communication"),
+    "wait": CategoryStyle("wait on the stream", "cat-wait", "wait on the stream, the device does nothing"),
+    "range": CategoryStyle("range", "cat-range", "range"),
+    "operator": CategoryStyle("operator", "cat-operator", "operator"),
+    "runtime": CategoryStyle("runtime call", "cat-runtime", "runtime call"),
+    "python": CategoryStyle("Python", "cat-python", "Python"),
+    **{f"idle-{cause}": CategoryStyle(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
+    "idle": CategoryStyle("idle", "gap-idle", "the device does nothing"),
 }
 
 KIND_CATEGORIES = {
-    Kind.KERNEL: "kernel",
-    Kind.COPY: "copy",
-    Kind.MEMSET: "memset",
-    Kind.COMMUNICATION: "communication",
-    Kind.SYNC: "wait",
+    ActivityKind.KERNEL: "kernel",
+    ActivityKind.COPY: "copy",
+    ActivityKind.MEMSET: "memset",
+    ActivityKind.COMMUNICATION: "communication",
+    ActivityKind.SYNC: "wait",
 }
 
 _HOST_LABELS = {"range": "ranges", "operator": "operators", "runtime": "runtime calls", "python": "Python"}

@@ -1,14 +1,22 @@
 """Readers: what a profiler wrote → one columnar `Timeline`."""
 
 from bottleneck_lab.trace.load import load, merge_ranks
-from bottleneck_lab.trace.timeline import DeviceTable, Direction, HostMemory, HostTable, Kind, MemoryTable, Timeline
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceTable,
+    Direction,
+    HostMemory,
+    HostTable,
+    MemoryTable,
+    Timeline,
+)
 
 __all__ = [
+    "ActivityKind",
     "DeviceTable",
     "Direction",
     "HostMemory",
     "HostTable",
-    "Kind",
     "MemoryTable",
     "Timeline",
     "load",

@@ -28,7 +28,7 @@ _BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]]
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-Read = Callable[[int], bytes]
+ReadBytes = Callable[[int], bytes]
 Decode = Callable[[bytes], list[Any]]
 
 
@@ -41,7 +41,7 @@ class EventStream:
     """
 
     def __init__(
-        self, read: Read, source: Path, decode: Decode, chunk_bytes: int = CHUNK_BYTES, *, inside: bool = False
+        self, read: ReadBytes, source: Path, decode: Decode, chunk_bytes: int = CHUNK_BYTES, *, inside: bool = False
     ) -> None:
         self._read = read
         self._source = source

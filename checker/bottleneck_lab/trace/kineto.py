@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream, Read
+from bottleneck_lab.trace.json_stream import CHUNK_BYTES, EventStream, ReadBytes
 from bottleneck_lab.trace.kineto_columns import DTYPES, HOST_TABLES, LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto_events import decode
 from bottleneck_lab.trace.names import copy_of, is_communication, is_range
 from bottleneck_lab.trace.timeline import (
+    ActivityKind,
     DeviceInfo,
     DeviceTable,
     HostTable,
-    Kind,
     MatrixTable,
     MemoryTable,
     Thread,
@@ -30,7 +30,7 @@ CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
 
 
-def read_kineto(read: Read, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
+def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
     """A timeline from a stream of bytes. Raises CaptureError when they are no trace, or end too early."""
     columns = Columns()
     stream = EventStream(read, source, decode, chunk_bytes)
@@ -136,8 +136,8 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
     communicates = np.array([is_communication(name) for name in strings], dtype=bool)
     copies = np.array([copy_of(name) for name in strings], dtype=np.int8).reshape(-1, 2)
     if len(rows):
-        kind[(kind == Kind.KERNEL) & communicates[rows["name"]]] = Kind.COMMUNICATION
-    is_copy = kind == Kind.COPY
+        kind[(kind == ActivityKind.KERNEL) & communicates[rows["name"]]] = ActivityKind.COMMUNICATION
+    is_copy = kind == ActivityKind.COPY
     columns = {
         name: rows[name]
         for name in ("start", "name", "correlation", "external", "device", "stream", "bytes", "grid", "block", "dtype")

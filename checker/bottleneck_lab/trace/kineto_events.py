@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from bottleneck_lab.trace.timeline import Kind
+from bottleneck_lab.trace.timeline import ActivityKind
 
 DEVICE_CATEGORIES = {
-    "kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.COPY,
-    "memcpy": Kind.COPY,
-    "gpu_memset": Kind.MEMSET,
-    "memset": Kind.MEMSET,
-    "cuda_sync": Kind.SYNC,
+    "kernel": ActivityKind.KERNEL,
+    "gpu_memcpy": ActivityKind.COPY,
+    "memcpy": ActivityKind.COPY,
+    "gpu_memset": ActivityKind.MEMSET,
+    "memset": ActivityKind.MEMSET,
+    "cuda_sync": ActivityKind.SYNC,
 }
 HOST_CATEGORIES = {
     **dict.fromkeys(

@@ -17,7 +17,15 @@ from bottleneck_lab.needs import install_command
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.counters import KernelCounters
 from bottleneck_lab.trace.external import run_tool
-from bottleneck_lab.trace.timeline import DeviceInfo, DeviceTable, HostTable, Kind, MemoryTable, Timeline, make_table
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceInfo,
+    DeviceTable,
+    HostTable,
+    MemoryTable,
+    Timeline,
+    make_table,
+)
 
 SIZE_LIMIT_BYTES = 512 << 20
 ROW_LIMIT = 1_000_000
@@ -203,7 +211,7 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
         start=end - lengths,
         end=end,
         name=[numbers[k.name] for k in kernels],
-        kind=np.full(len(kernels), int(Kind.KERNEL)),
+        kind=np.full(len(kernels), int(ActivityKind.KERNEL)),
         device=[k.device for k in kernels],
         grid=[int(np.prod(k.grid, dtype=np.float64)) for k in kernels],
         block=[min(int(np.prod(k.block, dtype=np.float64)), 2**31 - 1) for k in kernels],

@@ -28,10 +28,10 @@ from bottleneck_lab.trace.names import is_communication, is_range
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
     PRODUCTS,
-    Asked,
     Layout,
-    Read,
     Rows,
+    TablePart,
+    TableQuery,
     joined,
     numbered,
     read_part,
@@ -41,13 +41,13 @@ from bottleneck_lab.trace.nsys_rows import (
 from bottleneck_lab.trace.nsys_shared import Place, Shared, end, give, place_of, taken
 from bottleneck_lab.trace.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.timeline import (
+    ActivityKind,
     DeviceInfo,
     DeviceTable,
     Direction,
     HostMemory,
     HostTable,
     Ints,
-    Kind,
     MemoryTable,
     Thread,
     Timeline,
@@ -135,7 +135,7 @@ class _Report:
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")}
 
-    def numbers(self, table: str, asked: Asked) -> Rows:
+    def numbers(self, table: str, asked: TableQuery) -> Rows:
         """The columns asked for, as integers; a column that is missing or a value that is NULL is its default, and text is what number it begins with.
 
         From the file's pages, or by SQL where they are not as plain as they should be.
@@ -150,7 +150,7 @@ class _Report:
         """One of `TABLES`."""
         return self.numbers(table, TABLES[table])
 
-    def _parts(self, table: str, asked: Asked, pages: Database) -> Iterator[Read]:
+    def _parts(self, table: str, asked: TableQuery, pages: Database) -> Iterator[TablePart]:
         layout = self._layout(table, asked)
         parts = pages.parts(pages.leaves(layout.root))
         shared = self._shared
@@ -159,7 +159,7 @@ class _Report:
             for leaves in parts
         )
 
-    def from_the_end(self) -> Iterator[tuple[Place, Callable[[], Read]]]:
+    def from_the_end(self) -> Iterator[tuple[Place, Callable[[], TablePart]]]:
         """The parts of `TABLES`, the last first, and what reads them: as far as they are read from the file's pages."""
         for table in reversed(TABLES):
             if self._pages is not None and table in self._roots:
@@ -169,10 +169,10 @@ class _Report:
                     for leaves in reversed([*self._pages.parts(self._pages.leaves(layout.root))]):
                         yield place_of(table, leaves), partial(read_part, self._pages, leaves, layout, asked)
 
-    def _possible(self, table: str, asked: Asked) -> Asked:
+    def _possible(self, table: str, asked: TableQuery) -> TableQuery:
         return asked if asked.text in self.columns.get(table, ()) else replace(asked, text=None)
 
-    def _layout(self, table: str, asked: Asked) -> Layout:
+    def _layout(self, table: str, asked: TableQuery) -> Layout:
         """How the table's records are made up."""
         columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
         for _, name, kind, _, _, key, hidden in columns:
@@ -181,7 +181,7 @@ class _Report:
         added = frozenset(column[0] for column in columns if column[4] is not None)
         return Layout(self._roots[table], {column[1]: column[0] for column in columns}, added)
 
-    def _completed(self, table: str, asked: Asked, read: Read) -> Rows:
+    def _completed(self, table: str, asked: TableQuery, read: TablePart) -> Rows:
         """With the rows that only SQLite can read. Those that were not asked for it does not give."""
         if not len(read.odd):
             return read.rows
@@ -194,7 +194,7 @@ class _Report:
         both = joined([read.rows, Rows({name: found[name] for name in read.rows.columns}, found.meanings)])
         return both.at(order[order >= 0])
 
-    def by_sql(self, table: str, asked: Asked, first: int = -(2**63), last: int = 2**63 - 1) -> Rows:
+    def by_sql(self, table: str, asked: TableQuery, first: int = -(2**63), last: int = 2**63 - 1) -> Rows:
         """The rows whose rowid lies between two, read by SQLite.
 
         It writes them as hexadecimal digits, many at a time: an object for every value would take most of the time.
@@ -222,7 +222,7 @@ class _Report:
             yield np.frombuffer(bytes.fromhex(piece[0]), ">i8").astype(np.int64).reshape(-1, len(values))
             first = piece[1] + 1
 
-    def _with_text(self, table: str, asked: Asked, rows: Rows, first: int, last: int) -> Rows:
+    def _with_text(self, table: str, asked: TableQuery, rows: Rows, first: int, last: int) -> Rows:
         """The same with the names that are written in the rows themselves."""
         column = _quoted(asked.text or "")
         sql = f"SELECT rowid, {column} FROM {_quoted(table)} WHERE {asked.where} AND {column} IS NOT NULL AND rowid BETWEEN ? AND ?"
@@ -426,19 +426,19 @@ def pid_of(serialised: int) -> int:
 _TIMES = {"start": -1, "end": -1}
 _COMMON = _TIMES | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
 TABLES = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": Asked(_COMMON | {"kernelName": -1, "grid": 1, "block": 1}),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": Asked(_COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}),
-    "CUPTI_ACTIVITY_KIND_MEMSET": Asked(_COMMON | {"bytes": 0}),
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": Asked(_COMMON | {"syncType": 0}),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": Asked(_COMMON | {"graphId": 0}),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": Asked(_TIMES | {"globalTid": 0, "correlationId": -1, "nameId": -1}),
-    "NVTX_EVENTS": Asked(
+    "CUPTI_ACTIVITY_KIND_KERNEL": TableQuery(_COMMON | {"kernelName": -1, "grid": 1, "block": 1}),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": TableQuery(_COMMON | {"bytes": 0, "copyKind": 0, "srcKind": -1, "dstKind": -1}),
+    "CUPTI_ACTIVITY_KIND_MEMSET": TableQuery(_COMMON | {"bytes": 0}),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": TableQuery(_COMMON | {"syncType": 0}),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": TableQuery(_COMMON | {"graphId": 0}),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": TableQuery(_TIMES | {"globalTid": 0, "correlationId": -1, "nameId": -1}),
+    "NVTX_EVENTS": TableQuery(
         _TIMES | {"globalTid": 0, "textId": -1},
         among={"eventType": (_PUSH_POP, _START_END)},
         there=("end",),
         text="text",
     ),
-    "ThreadNames": Asked({"globalTid": 0, "nameId": -1}),
+    "ThreadNames": TableQuery({"globalTid": 0, "nameId": -1}),
 }
 """The tables that are read as columns, in the order in which they are needed."""
 
@@ -457,7 +457,7 @@ def _kernels(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> 
     rows = _plausible(rows, notes)
     name = strings.look_up(rows["kernelName"])
     communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
-    kind = np.where(communicates[name], np.int8(Kind.COMMUNICATION), np.int8(Kind.KERNEL))
+    kind = np.where(communicates[name], np.int8(ActivityKind.COMMUNICATION), np.int8(ActivityKind.KERNEL))
     return _rows(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
 
 
@@ -468,7 +468,7 @@ def _copies(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> D
         rows,
         ranks,
         _named(strings, rows["copyKind"], _COPY_NAMES, "Memcpy "),
-        Kind.COPY,
+        ActivityKind.COPY,
         bytes=rows["bytes"],
         direction=_mapped(rows["copyKind"], _DIRECTIONS),
         host_memory=np.where(np.isin(rows["copyKind"], (1, 2)), _mapped(host_side, _HOST_MEMORY), 0),
@@ -478,15 +478,17 @@ def _copies(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> D
 def _others(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> Iterator[DeviceTable]:
     """Memsets, waits, and CUDA graphs that were recorded as wholes."""
     memsets = _plausible(report.table("CUPTI_ACTIVITY_KIND_MEMSET"), notes)
-    yield _rows(memsets, ranks, np.full(len(memsets), strings.add("Memset")), Kind.MEMSET, bytes=memsets["bytes"])
+    yield _rows(
+        memsets, ranks, np.full(len(memsets), strings.add("Memset")), ActivityKind.MEMSET, bytes=memsets["bytes"]
+    )
     syncs = _plausible(report.table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"), notes)
-    yield _rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), Kind.SYNC)
+    yield _rows(syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), ActivityKind.SYNC)
     graphs = _plausible(report.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"), notes)
     if len(graphs):
         notes.append(
             f"{len(graphs)} CUDA graph launches were recorded as wholes: their kernels are not listed (use --cuda-graph-trace=node)"
         )
-    yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), Kind.KERNEL)
+    yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), ActivityKind.KERNEL)
 
 
 def _plausible(rows: Rows, notes: list[str]) -> Rows:

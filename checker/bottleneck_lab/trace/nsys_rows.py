@@ -1,6 +1,6 @@
 """The large tables of an nsys export, by `sqlite_pages`: millions of rows a second.
 
-What a column of ours is made of is told by `Asked`, for this way and for SQL: the answers are the same.
+What a column of ours is made of is told by `TableQuery`, for this way and for SQL: the answers are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sources_of(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TableQuery:
     """Columns of ours with their defaults; rows only where a column is `among` some values and others are `there`; names from a column of text."""
 
     columns: dict[str, int]
@@ -119,7 +119,7 @@ class Layout:
 
 
 @dataclass
-class Read:
+class TablePart:
     """What the pages gave, and the rows that only SQLite can read: where they stand, and their rowids."""
 
     rows: Rows
@@ -127,12 +127,12 @@ class Read:
     odd: Ints
 
 
-def read_part(database: Database, leaves: Leaves, layout: Layout, asked: Asked) -> Read:
+def read_part(database: Database, leaves: Leaves, layout: Layout, asked: TableQuery) -> TablePart:
     """The rows of some pages."""
     return _part(database.cells(leaves), layout, asked)
 
 
-def read_rows(parts: Iterator[Read]) -> Read:
+def read_rows(parts: Iterator[TablePart]) -> TablePart:
     """The whole table from its parts. Raises UnusualFileError when too much of it is unusual."""
     read, length, unusual = [], 0, 0
     for part in parts:
@@ -142,10 +142,10 @@ def read_rows(parts: Iterator[Read]) -> Read:
         if unusual > _MANY + length // _SHARE:
             raise UnusualFileError("many unusual rows")
     odd_at, odd = (np.concatenate([getattr(part, name) for part in read]) for name in ("odd_at", "odd"))
-    return Read(joined([part.rows for part in read]), odd_at, odd)
+    return TablePart(joined([part.rows for part in read]), odd_at, odd)
 
 
-def _part(cells: Cells, layout: Layout, asked: Asked) -> Read:
+def _part(cells: Cells, layout: Layout, asked: TableQuery) -> TablePart:
     used = {name: layout.places[name] for name in asked.sources if name in layout.places}
     fields = cells.fields(used.values()) if used else {}
     for index in layout.added & fields.keys():
@@ -164,7 +164,7 @@ def _part(cells: Cells, layout: Layout, asked: Asked) -> Read:
     keep |= cells.odd
     rows = Rows({name: _narrow(values) for name, values in columns.items()}, {} if names is None else {"text": names})
     rows = numbered(rows.only(keep))
-    return Read(rows, np.flatnonzero(cells.odd[keep]), cells.rowid[cells.odd])
+    return TablePart(rows, np.flatnonzero(cells.odd[keep]), cells.rowid[cells.odd])
 
 
 def _there(null: Mask | None) -> Mask | bool:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from bottleneck_lab.trace.nsys_rows import Read
+from bottleneck_lab.trace.nsys_rows import TablePart
 from bottleneck_lab.trace.second_process import Work, fork, spawn
 from bottleneck_lab.trace.sqlite_pages import Leaves
 
@@ -39,7 +39,7 @@ def taken(shared: IO[bytes], place: Place) -> bool:
     return True
 
 
-def give(shared: IO[bytes], place: Place, read: Read) -> None:
+def give(shared: IO[bytes], place: Place, read: TablePart) -> None:
     """To the first process, for when this one has ended."""
     pickle.dump((place, read), shared, protocol=5)
 
@@ -57,9 +57,9 @@ class Shared:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _AT_WORK)
         self._process = fork(work, self._file, str(path)) or spawn(work, self._file, str(path))
-        self._given: dict[Place, Read] | None = None
+        self._given: dict[Place, TablePart] | None = None
 
-    def given(self, place: Place) -> Read | None:
+    def given(self, place: Place) -> TablePart | None:
         """What the other process read there; None where this one is to read."""
         if self._given is None:
             if taken(self._file, place):
@@ -67,7 +67,7 @@ class Shared:
             self._given = self._waited_for()
         return self._given.pop(place, None)
 
-    def _waited_for(self) -> dict[Place, Read]:
+    def _waited_for(self) -> dict[Place, TablePart]:
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _AT_WORK)
         if self._process is None or self._process.wait() != 0:
             return {}

@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 Floats64 = NDArray[np.float64]
 
 
-class Kind(IntEnum):
+class ActivityKind(IntEnum):
     """What a device row is. A SYNC row is a wait that the tool draws on a stream: the device does nothing in it, so it is never busy time."""
 
     KERNEL = 0

@@ -12,25 +12,25 @@ from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import load_drawn
 
 
-class Step(msgspec.Struct, frozen=True):
+class NextStep(msgspec.Struct, frozen=True):
     """A command to type next, and why. An empty `command` means that there is nothing left to do."""
 
     command: str
     why: str
 
 
-def next_lab(labs: dict[str, Lab], progress: Progress) -> Step:
+def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
     """The first lab of the course that is not done; one that is under way is gone on with in its folder."""
     for slug, lab in labs.items():
         entry = progress.labs.get(slug)
         if entry is None:
-            return Step(f"lab start {lab.name}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
+            return NextStep(f"lab start {lab.name}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
         if entry.passed is None and not (entry.solution_seen and entry.outcome == "PASS"):
-            return Step(f"cd '{entry.workspace}'", f"You have started '{lab.name}' there.")
-    return Step("", "You have been through every lab of the course.")
+            return NextStep(f"cd '{entry.workspace}'", f"You have started '{lab.name}' there.")
+    return NextStep("", "You have been through every lab of the course.")
 
 
-def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> Step:
+def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
     """The next step inside a workspace: look, capture, explain, change, check, and explain another case."""
     attempts, questions = load_attempts(workspace), workspace.lab.spec.questions
     last = attempts[-1].verdict.outcome if attempts else None
@@ -38,35 +38,35 @@ def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) ->
         return _after_pass(workspace, labs, progress)
     seen = numbered(workspace.captures) or (workspace.lab.spec.evidence == "run" and load_record(workspace).commitments)
     if not seen and not attempts:
-        return Step(
+        return NextStep(
             f"lab {workspace.lab.spec.evidence}",
             "See what happens before you change anything. README.md says what the symptom is. Then `lab diagnose`.",
         )
     if questions and (is_blind(workspace) or not load_record(workspace).commitments):
-        return Step(
+        return NextStep(
             "lab diagnose",
             "Say what the cause is, what shows it, and what a fix would bring. `lab report --html` draws the timeline.",
         )
     return _after_diagnosis(workspace, last)
 
 
-def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> Step:
+def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
     if workspace.lab.spec.siblings and not any(case.named is not None for case in load_drawn(workspace)):
-        return Step(
+        return NextStep(
             "lab diagnose --sibling", "Another case of the family, five minutes: can you tell its cause by its capture?"
         )
     return next_lab(labs, progress)
 
 
-def _after_diagnosis(workspace: Workspace, last: str | None) -> Step:
+def _after_diagnosis(workspace: Workspace, last: str | None) -> NextStep:
     if last in ("INCONCLUSIVE", "ERROR"):
-        return Step("lab check", "The last check could not decide: do what it says, then check again.")
+        return NextStep("lab check", "The last check could not decide: do what it says, then check again.")
     if last and workspace.lab.spec.evidence == "run":
-        return Step("lab run", "Change one thing and see what it brought; then `lab check`.")
+        return NextStep("lab run", "Change one thing and see what it brought; then `lab check`.")
     if last:
-        return Step(
+        return NextStep(
             "lab profile", "Change one thing, capture again, see with `lab compare` what it brought; then `lab check`."
         )
-    return Step(
+    return NextStep(
         "lab check", f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it brought."
     )

@@ -13,7 +13,7 @@ import pytest
 
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.trace import Kind
+from bottleneck_lab.trace import ActivityKind
 from bottleneck_lab.trace.timeline import Timeline, take
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -45,7 +45,7 @@ def as_the_peer_counts(timeline: Timeline) -> tuple[int, int, int]:
         known = timeline.runtime.correlation[timeline.runtime.start < starts.max()]
         device = take(device, np.isin(device.correlation, known))
     start, end = -(-device.start // 1000), device.end // 1000
-    compute = device.kind == Kind.KERNEL
+    compute = device.kind == ActivityKind.KERNEL
     busy = iv.union(start, end)
     computing = iv.union(start[compute], end[compute])
     whole = int(end.max() - start.min())
@@ -77,7 +77,8 @@ def test_nsys_kernel_times_are_the_exports_own():
     """Summed durations by device as SQL gives them on the same file."""
     timeline = load(CAPTURES / "nsysai_h100_2gpu_1s.sqlite.gz")
     kernels = take(
-        timeline.device, (timeline.device.kind == Kind.KERNEL) | (timeline.device.kind == Kind.COMMUNICATION)
+        timeline.device,
+        (timeline.device.kind == ActivityKind.KERNEL) | (timeline.device.kind == ActivityKind.COMMUNICATION),
     )
     sums = {d: int((kernels.end - kernels.start)[kernels.device == d].sum()) for d in (0, 1)}
     assert (len(kernels), sums) == (3442, {0: 22385163, 1: 22444359})

@@ -9,12 +9,12 @@ import msgspec
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.trace.timeline import (
+    ActivityKind,
     DeviceInfo,
     DeviceTable,
     Direction,
     HostMemory,
     HostTable,
-    Kind,
     MemoryTable,
     Thread,
     Timeline,
@@ -62,9 +62,12 @@ def capture(*, emulated: bool = False, wait_ms: int = 5) -> Timeline:
         operators.append((ready, done, _CONV, -1))
         python.append((begin, end, _LINE, -1))
         runtime += [(ready, copied, _COPY_CALL, copy), (copied, copied + 9_000, _LAUNCH, kernel)]
-        device += [(ready, copied, _COPY, copy, Kind.COPY), (copied, done, _KERNEL, kernel, Kind.KERNEL)]
+        device += [
+            (ready, copied, _COPY, copy, ActivityKind.COPY),
+            (copied, done, _KERNEL, kernel, ActivityKind.KERNEL),
+        ]
     start, end, name, correlation, kind = (list(column) for column in zip(*device, strict=True))
-    copies = [each == Kind.COPY for each in kind]
+    copies = [each == ActivityKind.COPY for each in kind]
     return Timeline(
         source="made-up.json",
         format="kineto",

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import Kind, halves, load, merge_ranks, second_process
+from bottleneck_lab.trace import ActivityKind, halves, load, merge_ranks, second_process
 from bottleneck_lab.trace.json_stream import scan
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
@@ -227,7 +227,11 @@ def test_emulated_rows_are_told(tmp_path):
 def test_collectives_and_copies_are_told_by_name(tmp_path):
     names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", "emulated: all_reduce bucket 1", "my_nccl_like_gemm"]
     found = load(written(tmp_path, trace([{**KERNEL, "name": name} for name in names])))
-    assert sorted(found.device.kind.tolist()) == [Kind.KERNEL, Kind.COMMUNICATION, Kind.COMMUNICATION]
+    assert sorted(found.device.kind.tolist()) == [
+        ActivityKind.KERNEL,
+        ActivityKind.COMMUNICATION,
+        ActivityKind.COMMUNICATION,
+    ]
     copy = {
         **KERNEL,
         "cat": "gpu_memcpy",
@@ -235,7 +239,7 @@ def test_collectives_and_copies_are_told_by_name(tmp_path):
         "args": {"device": 0, "stream": 7, "bytes": 4},
     }
     device = load(written(tmp_path, trace([copy]))).device
-    assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (Kind.COPY, 1, 1, 4)
+    assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (ActivityKind.COPY, 1, 1, 4)
 
 
 @pytest.mark.parametrize("odd", [{}, {"tid": 7.5}], ids=["plain", "to be mended"])

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import HostTable, Kind, load, merge_ranks, nsys, nsys_shared, sqlite_pages
-from bottleneck_lab.trace.nsys_rows import Asked
+from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks, nsys, nsys_shared, sqlite_pages
+from bottleneck_lab.trace.nsys_rows import TableQuery
 from bottleneck_lab.trace.sqlite_pages import UnusualFileError
 from bottleneck_lab.trace.timeline import make_table
 
@@ -106,7 +106,14 @@ def test_every_table_arrives_in_order(tmp_path, schema):
     found = load(export(tmp_path / "x.sqlite", schema))
     device = found.device
     assert device.start.tolist() == [1000, 3000, 3600, 3800, 5000, 9000]
-    assert device.kind.tolist() == [Kind.KERNEL, Kind.COPY, Kind.COPY, Kind.MEMSET, Kind.COMMUNICATION, Kind.SYNC]
+    assert device.kind.tolist() == [
+        ActivityKind.KERNEL,
+        ActivityKind.COPY,
+        ActivityKind.COPY,
+        ActivityKind.MEMSET,
+        ActivityKind.COMMUNICATION,
+        ActivityKind.SYNC,
+    ]
     assert found.names(device)[:3] == [STRINGS[0], "Memcpy HtoD", "Memcpy DtoH"]
     assert device.direction.tolist()[1:3] == [1, 2]
     assert device.host_memory.tolist()[1:3] == [1, 2]
@@ -292,7 +299,7 @@ def test_numbers_of_any_size_and_rows_anywhere(tmp_path):
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET rowid = 9223372036854775807 WHERE rowid = 2")
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = -2 WHERE rowid = -7")
     db.commit()
-    asked = Asked({"rowid": 0, "correlationId": -1, "absent": -5})
+    asked = TableQuery({"rowid": 0, "correlationId": -1, "absent": -5})
     with nsys._Report(db, path) as report:
         for rows in (
             report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", asked),

@@ -20,7 +20,7 @@ import pytest
 
 from bottleneck_lab import load
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.trace import HostMemory, Kind
+from bottleneck_lab.trace import ActivityKind, HostMemory
 from bottleneck_lab.trace.timeline import Timeline, take
 
 CAPTURE = Path(__file__).parents[4] / "shared" / "captures" / "nsysai_h100_2gpu_1s.sqlite.gz"
@@ -136,7 +136,7 @@ def test_what_is_found_agrees_on_a_gpu_capture(with_holes, elsewhere):
         number(row, "Start (ns)", "Duration (ns)") for row in rows("cuda-sync-api:rows=500")
     }
     device = timeline.device
-    pageable = take(device, (device.kind == Kind.COPY) & (device.host_memory == HostMemory.PAGEABLE))
+    pageable = take(device, (device.kind == ActivityKind.COPY) & (device.host_memory == HostMemory.PAGEABLE))
     assert set(zip(pageable.start.tolist(), (pageable.end - pageable.start).tolist(), strict=True)) == {
         number(row, "Start (ns)", "Duration (ns)") for row in rows("cuda-async-memcpy:rows=500")
     }
@@ -150,8 +150,8 @@ def test_every_sum_agrees_on_a_gpu_capture(tmp_path, elsewhere):
     path.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
     timeline = load(path)
     kinds = timeline.device.kind
-    kernels = take(timeline.device, (kinds == Kind.KERNEL) | (kinds == Kind.COMMUNICATION))
-    copies = take(timeline.device, (kinds == Kind.COPY) | (kinds == Kind.MEMSET))
+    kernels = take(timeline.device, (kinds == ActivityKind.KERNEL) | (kinds == ActivityKind.COMMUNICATION))
+    copies = take(timeline.device, (kinds == ActivityKind.COPY) | (kinds == ActivityKind.MEMSET))
     assert ours(timeline, kernels) == theirs("gpukernsum", path, elsewhere)
     assert ours(timeline, copies) == theirs("gpumemtimesum", path, elsewhere)
     assert ours(timeline, timeline.runtime) == theirs("cudaapisum", path, elsewhere)

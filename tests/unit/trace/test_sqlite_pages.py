@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.trace import nsys, nsys_rows, sqlite_pages
-from bottleneck_lab.trace.nsys_rows import Asked
+from bottleneck_lab.trace.nsys_rows import TableQuery
 from bottleneck_lab.trace.sqlite_pages import DamagedTreeError, Database, UnusualFileError
 
 COLUMNS = ("start", "end", "eventType", "gridX", "gridY", "gridZ", "demangledName", "shortName", "text")
-ASKED = Asked({"start": -1, "end": -2, "grid": 1, "kernelName": -5, "eventType": 7, "rowid": 0, "absent": 3})
-NAMED = Asked({"start": -1, "end": -2}, among={"eventType": (59, 60)}, there=("end",), text="text")
+ASKED = TableQuery({"start": -1, "end": -2, "grid": 1, "kernelName": -5, "eventType": 7, "rowid": 0, "absent": 3})
+NAMED = TableQuery({"start": -1, "end": -2}, among={"eventType": (59, 60)}, there=("end",), text="text")
 EDGES = [
     0,
     1,
@@ -108,11 +108,11 @@ def answer(rows: nsys_rows.Rows) -> dict[str, list]:
     return found
 
 
-def both(path: Path, asked: Asked) -> tuple[dict, dict]:
+def both(path: Path, asked: TableQuery) -> tuple[dict, dict]:
     """The table from its pages and by SQL."""
     with closing(nsys._opened(path)) as connection, nsys._Report(connection, path) as report:
         there = report.columns["t"]
-        asked = Asked(
+        asked = TableQuery(
             asked.columns,
             {name: among for name, among in asked.among.items() if name in there},
             tuple(there.intersection(asked.there)),
