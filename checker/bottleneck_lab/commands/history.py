@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.errors import LabError, UsageError
+from bottleneck_lab.grading.calibration import Calibration, Foretold, calibrate, describe_calibration, describe_point
 from bottleneck_lab.grading.diagnosis import format_answer
+from bottleneck_lab.report.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Commitment, Record, load_record
-from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
+from bottleneck_lab.workspace.progress import load_progress
 from bottleneck_lab.workspace.siblings import load_drawn
 
 EXAMPLE = "lab history --json"
 
 
-def command(json: Json = False) -> None:
-    """List your checks of this lab, with predicted beside measured."""
+def command(
+    course: Annotated[
+        bool, typer.Option("--course", help="Your predictions over all labs, beside what was measured.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="With --course: write a page that draws them.")] = None,
+    json: Json = False,
+) -> None:
+    """List your checks of this lab, with predicted beside measured.
+
+    With --course, your predictions over all labs: how often they are right, and whether you promise too much.
+    """
+    if course:
+        _show_course(html, as_json=json)
+        return
+    if html:
+        raise UsageError("--html draws the predictions of the whole course.", "Add --course.")
     workspace = here()
     rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
     cases = load_drawn(workspace)
@@ -31,6 +53,40 @@ def command(json: Json = False) -> None:
     for case in cases:
         said = {True: "named its cause", False: "did not name its cause", None: "not answered yet"}[case.named]
         say(f"{case.at[:16].replace('T', ' ')}  a further case: {said}")
+
+
+def _show_course(html: Path | None, *, as_json: bool) -> None:
+    found = calibrate(
+        [point for slug, entry in load_progress().labs.items() for point in _foretold(slug, entry.workspace)]
+    )
+    if html:
+        html.write_text(render_html(title="Predicted and measured", calibration=found), encoding="utf-8")
+    if as_json:
+        print_json(found)
+    elif found is None:
+        say("No check has a prediction beside a measured gain yet: `lab diagnose` asks for one where there is a gain.")
+    else:
+        _show_calibration(found)
+
+
+def _foretold(slug: str, place: str) -> list[Foretold]:
+    """The prediction of a lab beside what its last measured check found; none where its folder is gone or nothing was measured."""
+    if not is_workspace(Path(place)):
+        return []
+    try:
+        attempts = load_attempts(open_workspace(Path(place)))
+    except LabError:
+        return []  # of an older version: the other labs' predictions count all the same
+    known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
+    measured = [(made.predicted, made.measured) for made in known if made.measured]
+    return [Foretold(find_lab(slug).name, *measured[-1])] if measured else []
+
+
+def _show_calibration(found: Calibration) -> None:
+    say(f"{'lab':18}  predicted  measured", style="bold")
+    for point in found.points:
+        say(f"{point.lab:18}  {point.predicted:8.2f}×  {point.measured:7.2f}×  {describe_point(point)}", hang=3)
+    say(f"\n{describe_calibration(found)}")
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from importlib.resources import files
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.grading.calibration import Calibration
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.markup import Markup, Section, join, tag
 from bottleneck_lab.report.packing import pack_timeline, pack_timelines
+from bottleneck_lab.report.page_calibration import calibration_section
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
 from bottleneck_lab.report.page_scaling import scaling_section
@@ -40,6 +42,7 @@ def render_html(
     comparison: Comparison | None = None,
     environment: Mapping[str, str] | None = None,
     scaling: Sequence[Sweep] = (),
+    calibration: Calibration | None = None,
     warning: str = "",
 ) -> str:
     """The whole page. What is not given is left out.
@@ -61,6 +64,7 @@ def render_html(
         "Operators and kernels": operators_section(summary) if summary else None,
         "Before and after": comparison_section(comparison) if comparison else None,
         "Predicted and measured": prediction_section(verdict) if verdict else None,
+        "Your predictions": calibration_section(calibration),
         "Your diagnosis": diagnosis_section(diagnosis),
         "Attempts": attempts_section(attempts),
         "How it was measured": circumstances_section(

@@ -1,0 +1,61 @@
+"""How well somebody predicts gains: over a course, what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+RIGHT = 1.1
+"""A prediction within this factor of what is measured is called right."""
+
+
+class Foretold(msgspec.Struct, frozen=True):
+    """One lab's prediction and what its last measured check found: speed-ups over the shipped workload."""
+
+    lab: str
+    predicted: float
+    measured: float
+
+    @property
+    def factor(self) -> float:
+        """Predicted over measured: above 1 too much was promised."""
+        return self.predicted / self.measured
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """`bias` is the median of predicted over measured; `typical` the median factor by which a prediction is off, to whichever side."""
+
+    points: list[Foretold]
+    bias: float
+    typical: float
+
+
+def calibrate(points: Sequence[Foretold]) -> Calibration | None:
+    """The calibration of these predictions; None without any whose gains are positive numbers."""
+    usable = [point for point in points if 0 < point.predicted < math.inf and 0 < point.measured < math.inf]
+    if not usable:
+        return None
+    logs = [math.log(point.factor) for point in usable]
+    return Calibration(usable, math.exp(median(logs)), math.exp(median(map(abs, logs))))
+
+
+def describe_point(point: Foretold) -> str:
+    """Such as `1.4x too much`."""
+    off = max(point.factor, 1 / point.factor)
+    if off <= RIGHT:
+        return "right"
+    return f"{off:.2f}x too {'much' if point.factor > 1 else 'little'}"
+
+
+def describe_calibration(found: Calibration) -> str:
+    """The whole in a sentence or two."""
+    labs = f"{len(found.points)} lab{'s' * (len(found.points) != 1)}"
+    right = sum(describe_point(point) == "right" for point in found.points)
+    off = max(found.bias, 1 / found.bias)
+    lean = (
+        f"{off:.2f}x too {'much' if found.bias > 1 else 'little'}" if off > RIGHT else "neither too much nor too little"
+    )
+    return f"{right} of {labs} predicted within 10%. Typically you are off by {found.typical:.2f}x; on the whole you promise {lean}."
