@@ -57,6 +57,9 @@ _COUNTS: dict[str, _Count] = {
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])),
     "aten::cudnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[2:5]),
     "aten::mkldnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[3:6]),
+    "aten::_slow_conv2d_forward": lambda shapes, values: _convolution(
+        shapes[0], shapes[1], values[5], values[4], (1,) * len(values[4])
+    ),
     **dict.fromkeys(
         (
             "aten::_scaled_dot_product_flash_attention",

@@ -90,3 +90,13 @@ def test_the_page_draws_it(tmp_path):
     page = render_html(title="x", timeline=timeline, summary=summarise(timeline))
     assert "Matrix operators under the roofline" in page
     assert 'class="roof"' in page
+
+
+def test_a_convolution_that_no_library_took_over_counts_the_same():
+    """aten::_slow_conv2d_forward has its arguments in another order: kernel, bias, stride, padding."""
+    dims, types = b"[[4, 64, 56, 56], [256, 64, 1, 1], [], [], [], []]", b'["float", "float", "", "", "", ""]'
+    slow = work_of("aten::_slow_conv2d_forward", dims, types, b'["", "", "[1, 1]", "", "[2, 2]", "[0, 0]"]')
+    fast = work_of("aten::mkldnn_convolution", dims, types, b'["", "", "", "[0, 0]", "[2, 2]", "[1, 1]"]')
+    assert slow is not None
+    assert slow == fast
+    assert slow.flop == 2.0 * 4 * 28 * 28 * 256 * 64
