@@ -31,8 +31,8 @@ test: $(STAMP) ## Run the tests that need neither a GPU nor much time.
 	$(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed" && exit $$timed
 
 quick: $(STAMP) ## Run the fast tests, and as many of the others as the change touches and three minutes allow.
-	$(BIN)/python -m pytest --quick -m "$(HERE) and timed"; timed=$$?; \
-	$(BIN)/python -m pytest --quick $(SHARED) -m "$(HERE) and not timed" && test $$timed = 0 -o $$timed = 5
+	$(BIN)/python -m pytest --quick 60 -m "$(HERE) and timed"; timed=$$?; \
+	$(BIN)/python -m pytest --quick 180 $(SHARED) -m "$(HERE) and not timed" && test $$timed = 0 -o $$timed = 5
 
 lint: $(STAMP) ## Check style, types and layers.
 	$(BIN)/ruff check .

@@ -19,7 +19,9 @@ settings.load_profile("lab")
 
 def pytest_addoption(parser) -> None:
     """The option of `make quick`."""
-    parser.addoption("--quick", action="store_true", help="run the fast tests, and the long ones that a change touches")
+    parser.addoption(
+        "--quick", type=float, metavar="SECONDS", help="only tests for so many seconds, the nearest to the change first"
+    )
 
 
 def pytest_configure(config) -> None:

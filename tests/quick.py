@@ -1,12 +1,13 @@
-"""`pytest --quick`, which `make quick` runs: the fast tests, and of the long ones as many as a change touches and there is time for.
+"""`pytest --quick SECONDS`, which `make quick` runs: as many tests as there is time for, by how near they are to a change.
 
-A long test is one marked `long` or `timed`. The change is what differs from the branch that this one goes back to. Long tests of the files, labs and
-modules that changed come first, then those of the modules that import these, and so on; how long each takes is remembered from its last run.
+The change is what differs from the branch that this one goes back to. First come the tests of the files, labs and modules that changed; then those that
+are fast; then those that take long and stand on what changed, at some distance. A test takes long that is marked `long` or `timed`, or did when it last ran.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 import subprocess
 from collections import Counter
@@ -17,10 +18,15 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUDGET_S = 100.0
-UNKNOWN_S = 5.0
-"""What a long test is taken for that has not run here yet."""
+FAST_S = 3.0
+UNKNOWN_S = {False: 0.1, True: 5.0}
+"""What a test that has not run here yet is taken for: one that is not marked as long, and one that is."""
 SECONDS = "quick/seconds"
+LOADED_BY_NAME = {
+    "bottleneck_lab.cli": "bottleneck_lab.commands.",
+    "bottleneck_lab.measure.kinds.registry": "bottleneck_lab.measure.kinds.",
+}
+"""Modules that import others by their names alone, which no graph shows."""
 _LAB = re.compile(r"(?:labs|solutions|tests/variants|tests/mutants)/([a-z0-9-]+)/")
 _BASES = ("@{upstream}", "origin/HEAD", "main")
 
@@ -35,21 +41,35 @@ class Quick:
 
     @pytest.hookimpl(trylast=True)  # once `-m` has chosen
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out what takes long and is not touched, or for which there is no time."""
-        if not self.config.getoption("quick"):
+        """Leave out what there is no time for."""
+        room = self.config.getoption("quick")
+        if not room:
             return
-        fast = [item for item in items if not is_long(item)]
-        chosen = {*fast, *self._affordable(touched([item for item in items if is_long(item)], changed_files()))}
-        self.config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        chosen = set()
+        for item in self._by_nearness(items, changed_files()):
+            if self._seconds(item) <= room:
+                room -= self._seconds(item)
+                chosen.add(item.nodeid)
+        self.config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
 
-    def _affordable(self, wanted: list[pytest.Item]) -> list[pytest.Item]:
-        room, chosen = BUDGET_S, []
-        for item in wanted:
-            room -= self.seconds.get(item.nodeid, UNKNOWN_S)
-            if room >= 0:
-                chosen.append(item)
-        return chosen
+    def _by_nearness(self, items: list[pytest.Item], changed: set[str]) -> list[pytest.Item]:
+        """The nearest first; without those that take long and stand on nothing that changed."""
+        far = distances(modules_of(changed))
+        labs = {found[1] for path in changed if (found := _LAB.match(path))}
+        ranked = []
+        for item in items:
+            distance, long = distance_of(item, changed, labs, far), self._is_long(item)
+            if distance is not None or not long:
+                group = 0 if distance == 0 else 1 + long
+                ranked.append((group, math.inf if distance is None else distance, self._seconds(item), item))
+        return [item for *_, item in sorted(ranked, key=lambda rank: rank[:3])]
+
+    def _is_long(self, item: pytest.Item) -> bool:
+        return is_marked(item) or self._seconds(item) > FAST_S
+
+    def _seconds(self, item: pytest.Item) -> float:
+        return self.seconds.get(item.nodeid, UNKNOWN_S[is_marked(item)])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up a test's set-up, call and teardown."""
@@ -62,8 +82,8 @@ class Quick:
             self.config.cache.set(SECONDS, self.config.cache.get(SECONDS, {}) | took)
 
 
-def is_long(item: pytest.Item) -> bool:
-    """Whether `make quick` runs it only for a change that touches it."""
+def is_marked(item: pytest.Item) -> bool:
+    """Whether it is said to take long."""
     return any(item.get_closest_marker(name) for name in ("long", "timed"))
 
 
@@ -81,15 +101,7 @@ def _git(*arguments: str) -> list[str]:
     )[:-1]
 
 
-def touched(items: list[pytest.Item], changed: set[str]) -> list[pytest.Item]:
-    """The tests that a change touches, the nearest first."""
-    far = distances(modules_of(changed))
-    labs = {found[1] for path in changed if (found := _LAB.match(path))}
-    near = [(distance, item) for item in items if (distance := _distance(item, changed, labs, far)) is not None]
-    return [item for _, item in sorted(near, key=lambda pair: pair[0])]
-
-
-def _distance(item: pytest.Item, changed: set[str], labs: set[str], far: dict[str, int]) -> int | None:
+def distance_of(item: pytest.Item, changed: set[str], labs: set[str], far: dict[str, int]) -> int | None:
     """0 where the test, its lab or a module that it imports has changed; None where nothing that it stands on has."""
     files, modules = stands_on(item.path)
     if changed & files or any(slug in item.name for slug in labs):
@@ -131,9 +143,19 @@ def modules_of(changed: set[str]) -> set[str]:
     return {".".join(part for part in names if part != "__init__") for names in parts}
 
 
+@cache
+def _graph() -> grimp.ImportGraph:
+    graph = grimp.build_graph("bottleneck_lab")
+    for importer, prefix in LOADED_BY_NAME.items():
+        for module in sorted(graph.modules - {importer}):
+            if module.startswith(prefix):
+                graph.add_import(importer=importer, imported=module)
+    return graph
+
+
 def distances(changed: set[str]) -> dict[str, int]:
     """For each module, how many imports lie between it and the nearest one that has changed."""
-    graph = grimp.build_graph("bottleneck_lab") if changed else None
+    graph = _graph() if changed else None
     far, steps, edge = {}, 0, changed
     while edge:
         far |= dict.fromkeys(edge, steps)
