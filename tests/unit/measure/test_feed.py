@@ -115,11 +115,13 @@ def test_labels_and_sizes_are_checked_batch_by_batch():
     run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[::-1],
-        swapped.kept,
+        swapped.kept_images,
     )
     assert "Batch 6 has labels" in feed.check_samples(run, JUDGE, context())[0]
     run.steps[5] = Trained(
-        *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")], swapped.labels[:8], swapped.kept
+        *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
+        swapped.labels[:8],
+        swapped.kept_images,
     )
     assert "8 images instead of 16" in feed.check_samples(run, JUDGE, context())[0]
 

@@ -146,10 +146,10 @@ def check_pixels(run: Run, judge: ModuleType, context: Context[FeedSettings]) ->
     steps, checked = iter(run.steps), 0
     for assignment in run.assignments:
         for order, rows, step in zip(assignment.order.reshape(-1, run.batch), assignment.rows, steps, strict=False):
-            for row, got in zip(rows, step.kept, strict=False):
+            for row, image in zip(rows, step.kept_images, strict=False):
                 checked += 1
                 want = judge.reference_sample(context.data, int(order[row]), assignment.seed, assignment.number)
-                if complaint := judge.compare(as_pixels(got), want):
+                if complaint := judge.compare(as_pixels(image), want):
                     return f"Sample {order[row]} of epoch {assignment.number}: {complaint}", checked
     return None, checked
 

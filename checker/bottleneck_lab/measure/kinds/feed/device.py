@@ -143,12 +143,12 @@ class CudaEngine:
 
 @dataclass
 class Batch:
-    """A batch that has arrived. `kept` are the rows that the verifier drew, copied on arrival: what lies in the slot later does not count."""
+    """A batch that has arrived. `kept_images` are the rows that the verifier drew, copied on arrival: what lies in the slot later does not count."""
 
     slot: int
     images: np.ndarray[Any, Any]
     labels: np.ndarray[Any, Any]
-    kept: np.ndarray[Any, Any]
+    kept_images: np.ndarray[Any, Any]
     arrived_ns: int
     started_ns: int = 0
 
@@ -223,8 +223,8 @@ class Device:
         at = step.slot * (self.arena.size // SLOTS)
         images = self.arena.view(np.dtype(step.dtype), (step.count, *IMAGE_SHAPE), at)
         rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
-        kept = np.array(images[[row for row in rows if row < step.count]])
-        return Batch(step.slot, images, step.labels, kept, arrived_ns)
+        kept_images = np.array(images[[row for row in rows if row < step.count]])
+        return Batch(step.slot, images, step.labels, kept_images, arrived_ns)
 
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:
@@ -241,7 +241,7 @@ class Device:
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         self.running = None
         self._to_host(SlotFree(batch.slot))
-        self.verifier.send(Trained(batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept))
+        self.verifier.send(Trained(batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept_images))
 
     def _to_host(self, message: Message) -> None:
         with contextlib.suppress(Closed):  # a script that has gone is reported when its end is read
