@@ -269,6 +269,7 @@ class TestBadInput:
         learner = Learner(tmp_path, content)
         place = tmp_path / "place"
         assert learner.lab("start", "slow", str(place), "--no-data").returncode == 0
+        shutil.copy(content / "solutions" / "slow" / "diagnosis.toml", place)
         done = learner.lab("check", at=place)
         assert done.returncode == 4
         assert "not on this machine yet" in done.stderr
