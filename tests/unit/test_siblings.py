@@ -60,8 +60,8 @@ def test_no_name_and_no_story_tells_the_cause(summary_of, slug, spec):
     assert spec.cause not in text
 
 
-def test_every_lab_has_three_of_at_least_two_causes():
-    for lab in load_labs().values():
+def test_a_lab_that_has_any_has_three_of_at_least_two_causes():
+    for lab in (lab for lab in load_labs().values() if lab.spec.siblings):
         causes = {spec.cause for spec in lab.spec.siblings}
         assert len(lab.spec.siblings) >= 3, lab.slug
         assert len(causes) >= 2, lab.slug
