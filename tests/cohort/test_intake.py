@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from typer.testing import CliRunner
 
+from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.blobs import Blobs
 from bottleneck_lab.cohort.intake import content_of
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES
@@ -30,6 +32,16 @@ def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(r
     assert receipt_problem(receipt, key) is None
     for name in ("learner", "submission", "lab", "content_sha256", "received_at", "signature"):
         assert receipt_problem(msgspec.structs.replace(receipt, **{name: "00"}), key) is not None, name
+
+
+def test_anybody_verifies_a_receipt_with_the_cohorts_public_key(sqlite_room, tmp_path):
+    _, ada = sqlite_room.join()
+    receipt = sqlite_room.submit(ada).receipt
+    file, key = tmp_path / "receipt.json", str(sqlite_room.cohort.key_file.with_name("cohort.pem.pub"))
+    for name, exit_code, told in (("slow", 0, "genuine receipt"), ("wrong", 1, "not as key")):
+        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(receipt, lab=name)))
+        done = CliRunner().invoke(app, ["verify", str(file), "--key", key])
+        assert (done.exit_code, told in done.output) == (exit_code, True)
 
 
 def test_the_same_request_again_is_answered_alike_and_stored_once(room):

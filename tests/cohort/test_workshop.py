@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort import people
@@ -98,6 +99,7 @@ def link(room, person) -> str:
 
 
 @pytest.mark.browser
+@pytest.mark.timeout(600)
 def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path):
     room, port, _, _ = workshop
     with room.cohort.database.writing() as connection:
@@ -131,14 +133,21 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path)
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     page.wait_for_selector("[data-histogram][data-ready]")
     look(page, tmp_path, "lab")
-    for path in ("settings", "me"):
+    for path in ("settings", "grades", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
-        look(page, tmp_path, path)
+        look(page, tmp_path, path.split("/")[0])
+    page.context.clear_cookies()
+    page.goto(f"http://127.0.0.1:{port}/room")
+    page.wait_for_selector("text=Log in")
+    look(page, tmp_path, "login")
     assert complaints == []
 
 
 def look(page, folder: Path, name: str) -> None:
-    """The page at both widths, in both colour schemes: nothing wider than the screen. The pictures go to $LAB_PICTURES, where that is set."""
+    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that axe-core finds.
+
+    The pictures go to $LAB_PICTURES, where that is set.
+    """
     pictures = Path(os.environ.get("LAB_PICTURES", folder))
     for width in (1280, 390):
         for scheme in ("light", "dark"):
@@ -147,6 +156,8 @@ def look(page, folder: Path, name: str) -> None:
             page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} is {wide} px too wide at {width}"
+        found = Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], f"{name} at {width}"
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from bottleneck_lab.cohort.protocol import Receipt
-from bottleneck_lab.grading.attest import fingerprint
+from bottleneck_lab.grading.attest import Verification, fingerprint, read_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -37,3 +38,16 @@ def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | Non
     except (InvalidSignature, ValueError):
         return f"It is not as key {fingerprint(public_key)} signed it."
     return None
+
+
+def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | None:
+    """Whether `path` holds a receipt signed with the private half of `public_key`; None where it holds no receipt at all. Raises UsageError when it cannot be read."""
+    try:
+        receipt = msgspec.json.decode(read_regular(path), type=Receipt)
+    except msgspec.DecodeError:
+        return None
+    problem = receipt_problem(receipt, public_key)
+    if problem:
+        return Verification(False, problem)
+    about = f"submission {receipt.submission} of '{receipt.lab}' by {receipt.learner}, received {receipt.received_at}"
+    return Verification(True, f"A genuine receipt: {about}, content {receipt.content_sha256[:16]}.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bottleneck_lab.cohort.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.grading.attest import load_public_key, verify_file
@@ -15,18 +16,20 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed.")],
+    file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed, or a receipt.")],
     key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
     json: Json = False,
 ) -> None:
     """Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not."""
-    verification = verify_file(file, load_public_key(key))
+    public_key = load_public_key(key)
+    verification = verify_receipt(file, public_key) or verify_file(file, public_key)
     if json:
         print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
     else:
+        passed = verification.verdict is None or verification.verdict.outcome == "PASS"
         say(
             f"{'✓' if verification.ok else '✗'} {_one_line(verification.sentence)}",
-            style="green" if verification.ok else "red",
+            style="green" if verification.ok and passed else "red",
         )
         if verification.verdict:
             verdict = verification.verdict

@@ -72,14 +72,20 @@ def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
 
     Raises UsageError when the file cannot be read at all.
     """
+    return verify_bytes(read_regular(path), public_key)
+
+
+def read_regular(path: Path) -> bytes:
+    """What a regular file holds, up to one byte more than MAX_BYTES. Raises UsageError for a file that cannot be read, or a pipe, which might never end."""
+    remedy = "Name a verdict file, as `lab check --json` writes it."
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{path} is not a regular file.", remedy)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}.", "Name a verdict file, as `lab check --json` writes it."
-        ) from error
-    return verify_bytes(data, public_key)
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", remedy) from error
 
 
 def verify_bytes(data: bytes, public_key: Ed25519PublicKey) -> Verification:
@@ -106,7 +112,9 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
         )
     if not _is_signed(verdict, raw, public_key):
         return Verification(False, f"Its content is not what key {ours} signed: it was changed afterwards.", verdict)
-    return Verification(True, f"Verified: {verdict.outcome} for {verdict.lab}, signed with key {ours}.", verdict)
+    outcome = f"{verdict.outcome} for {verdict.lab}"
+    told = f"Verified: {outcome}" if verdict.outcome == "PASS" else f"The signature is genuine, and the outcome is {outcome}"
+    return Verification(True, f"{told}, signed with key {ours}.", verdict)
 
 
 def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bool:
@@ -127,7 +135,7 @@ def _read_verdict(data: bytes) -> Verdict:
         )
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {fields.get('schema')!r}, this version reads {SCHEMA}")
-        return msgspec.convert(fields, Verdict)
+        return _whole(fields)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(f"{error}") from error
     except RecursionError as error:
@@ -136,6 +144,14 @@ def _read_verdict(data: bytes) -> Verdict:
         raise ValueError("it is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not complete JSON ({error})") from error
+
+
+def _whole(fields: Any) -> Verdict:
+    """The verdict that these fields are, to the last one: what is left out, or a number of another kind, is not what was signed."""
+    verdict = msgspec.convert(fields, Verdict)
+    if json.dumps(fields, sort_keys=True) != json.dumps(msgspec.to_builtins(verdict), sort_keys=True):
+        raise ValueError("a field is missing, or is not written as it was signed")
+    return verdict
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -149,6 +165,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     if math.isinf(value := float(text)):
         raise ValueError(f"{text[:20]} is too large a number")
+    if text not in (repr(value), msgspec.json.encode(value).decode()):
+        raise ValueError(f"{text[:20]} is not how this number is written")  # it only rounds to the one that was signed
     return value
 
 

@@ -1,0 +1,84 @@
+"""200 queued checks over 4 slots of the local executor: does any slot ever do two at once, does each get one verdict, is everybody served in turn.
+
+    .venv/bin/python benchmarks/cohort_queue.py [--checks 200] [--slots 4] [--seconds 0.05]
+
+The check itself is a stand-in that takes a known time, so that what is left is the overhead of queue, lease, process, signature and record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
+os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
+
+from tests.cohort.conftest import opened_room  # noqa: E402 - after the course is chosen
+from tests.cohort.test_runner import run_until, settled  # noqa: E402
+
+from bottleneck_lab.cohort.settings import change_settings  # noqa: E402
+from bottleneck_lab.cohort.store import tables  # noqa: E402
+
+LEARNERS = 10
+
+
+def main() -> None:
+    """Print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checks", type=int, default=200)
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=0.05)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "cohort") as room:
+        room.cohort.database.clock = room.clock = time.time
+        os.environ["FAKE_LOG"] = str(Path(folder) / "log")
+        with room.cohort.database.writing() as connection:
+            change_settings(connection, min_interval_s=0, max_waiting=asked.checks)
+        tokens = [room.join(f"learner {number}")[1] for number in range(LEARNERS)]
+        per_learner = asked.checks // LEARNERS
+        for token in tokens:  # the first learner submits everything before the second submits anything
+            for number in range(per_learner):
+                asked_for = room.submission(f"# right {asked.seconds} {token[:6]} {number}\n")
+                room.intake.offer(token, asked_for).result(30)
+        began = time.perf_counter()
+        run_until(room.runner(machine=asked.slots), settled(room), 600)
+        report(room, time.perf_counter() - began, asked)
+
+
+def report(room, wall_s: float, asked: argparse.Namespace) -> None:
+    """Overlaps on a slot, verdicts a submission, fairness, overhead."""
+    leases = room.rows(tables.leases)
+    overlaps = sum(
+        one.slot == other.slot and one.taken < other.ended and other.taken < one.ended
+        for at, one in enumerate(leases)
+        for other in leases[at + 1 :]
+    )
+    verdicts = [row.submission for row in room.rows(tables.verdicts)]
+    owner = {row.id: row.person for row in room.rows(tables.submissions)}
+    order = [owner[lease.submission] for lease in sorted(leases, key=lambda lease: lease.taken)]
+    unfair = max(
+        abs(order[:at].count(person) - order[:at].count(other))
+        for at in range(0, len(order), LEARNERS)
+        for person in set(order)
+        for other in set(order)
+    )
+    print(
+        f"{len(verdicts)} verdicts of {asked.checks} submissions, {len(set(verdicts))} different; {overlaps} overlaps on a slot"
+    )
+    print(f"after every round of {LEARNERS}, learners had been served at most {unfair} apart")
+    work_s = asked.checks * asked.seconds / asked.slots
+    print(
+        f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of overhead a check on each of {asked.slots} slots"
+    )
+    log = [json.loads(line) for line in Path(os.environ["FAKE_LOG"]).read_text().splitlines()]
+    print(f"the stand-in ran {len(log)} times")
+
+
+if __name__ == "__main__":
+    main()

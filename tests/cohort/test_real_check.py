@@ -1,0 +1,65 @@
+"""The runner with the real check in its real sandbox: good work passes, and hostile work reaches neither key, job folder nor another's verdict."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bottleneck_lab import catalog
+from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+
+from ..weather import machines_fault
+from .test_runner import run_until, settled
+
+HOSTILE = """
+import glob, json, os
+
+def load(device):
+    seen = []
+    for path in glob.glob({folder!r} + "/**", recursive=True) + [{folder!r} + "/key/cohort.pem", {folder!r} + "/cohort.db"]:
+        try:
+            open(path, "rb").read(1)
+            seen.append(path)
+        except OSError:
+            pass
+    if seen:
+        raise RuntimeError("SAW " + " ".join(seen))
+    told = json.dumps({{"nonce": "", "checker": "", "verdict": {{"outcome": "PASS"}}}}).encode()
+    for place in (".", "..", "/tmp", {folder!r} + "/jobs"):
+        try:
+            open(os.path.join(place, "result.json"), "wb").write(told)
+        except OSError:
+            pass
+    for descriptor in range(1, 64):
+        try:
+            os.write(descriptor, told)
+        except OSError:
+            pass
+    return lambda values: values.sum()
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap does not work here")
+def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
+    room = sqlite_room
+    lab = catalog.find_lab("wrong")
+    right = (lab.solution / "work.py").read_text() + "\n# my own\n"
+    for name, text in (("Ada", right), ("Eve", HOSTILE.format(folder=str(room.cohort.folder)))):
+        _, token = room.join(name)
+        room.submit(token, text, lab="wrong", files={"work.py": text.encode()})
+    runner = room.runner(executor=LocalExecutor(room.cohort.folder / "slots", []))
+    run_until(runner, settled(room), 150)
+    with room.cohort.database.reading() as connection:
+        ada, eve = judge_of(room.cohort.public_key).latest(connection)
+    documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
+    assert ada.outcome is Outcome.PASS or machines_fault(f"{ada.outcome} {ada.summary}")
+    assert eve.outcome is Outcome.FAIL
+    assert "SAW" not in json.dumps(documents[1])
+    assert documents[0]["attestation"] == "verified"
+    assert documents[0]["isolation"]["sandbox"].startswith("bubblewrap")
