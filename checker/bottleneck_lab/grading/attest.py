@@ -113,7 +113,11 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
     if not _is_signed(verdict, raw, public_key):
         return Verification(False, f"Its content is not what key {ours} signed: it was changed afterwards.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
-    told = f"Verified: {outcome}" if verdict.outcome == "PASS" else f"The signature is genuine, and the outcome is {outcome}"
+    told = (
+        f"Verified: {outcome}"
+        if verdict.outcome == "PASS"
+        else f"The signature is genuine, and the outcome is {outcome}"
+    )
     return Verification(True, f"{told}, signed with key {ours}.", verdict)
 
 

@@ -350,3 +350,29 @@ def test_importing_the_layer_loads_no_torch():
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         == "set()"
     )
+
+
+def test_a_field_that_is_left_out_is_noticed_even_if_it_holds_its_default():
+    fields = json.loads(encode(SIGNED))
+    for name in ("notes", "advice", "binding"):
+        assert fields[name] in ([], None), name
+        less = {key: value for key, value in fields.items() if key != name}
+        assert "missing" in verify(json.dumps(less).encode()).sentence, name
+
+
+def test_a_number_that_only_rounds_to_the_signed_one_is_noticed():
+    assert verify(encode(SIGNED)).ok
+    changed = encode(SIGNED).replace(b"1.2345678901234567", b"1.23456789012345671")
+    assert changed != encode(SIGNED)
+    assert not verify(changed).ok
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a regular file"):
+        attest.verify_file(tmp_path / "pipe", PUBLIC)
+
+
+def test_a_signed_fail_says_so():
+    failed = attest.sign(msgspec.structs.replace(SIGNED, outcome=Outcome.FAIL, reason="wrong output"), KEY)
+    assert "the outcome is FAIL" in verify(encode(failed)).sentence
