@@ -37,7 +37,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "cohort") as room:
         room.cohort.database.clock = room.clock = time.time
-        os.environ["FAKE_LOG"] = str(Path(folder) / "log")
+        os.environ["BOTTLENECK_LAB_FAKE_LOG"] = str(Path(folder) / "log")
         with room.cohort.database.writing() as connection:
             change_settings(connection, min_interval_s=0, max_waiting=asked.checks)
         tokens = [room.join(f"learner {number}")[1] for number in range(LEARNERS)]
@@ -76,7 +76,7 @@ def report(room, wall_s: float, asked: argparse.Namespace) -> None:
     print(
         f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of overhead a check on each of {asked.slots} slots"
     )
-    log = [json.loads(line) for line in Path(os.environ["FAKE_LOG"]).read_text().splitlines()]
+    log = [json.loads(line) for line in Path(os.environ["BOTTLENECK_LAB_FAKE_LOG"]).read_text().splitlines()]
     print(f"the stand-in ran {len(log)} times")
 
 

@@ -48,13 +48,13 @@ def verdict_of(lab, files: Path, device, outcome=Outcome.PASS, value=3.0, **_) -
 
 
 def check(lab, files: Path, device, **_) -> Verdict:
-    """`WORD [SECONDS]` on the submission's first line decides; what runs when and where is noted in $FAKE_LOG."""
+    """`WORD [SECONDS]` on the submission's first line decides; what runs when and where is noted in $BOTTLENECK_LAB_FAKE_LOG."""
     word, *rest = (files / "work.py").read_text().split("\n")[0].removeprefix("# ").split() or ["wrong"]
     began, seconds = time.time(), float(rest[0]) if rest else 0.0
     if word == "hostile":
         sys.stdout.write('{"outcome":"PASS"}' * 1000)
     time.sleep(seconds)
-    if log := os.environ.get("FAKE_LOG"):
+    if log := os.environ.get("BOTTLENECK_LAB_FAKE_LOG"):
         slot = os.environ.get("CUDA_VISIBLE_DEVICES", "cpu")
         with Path(log).open("a") as file:
             file.write(json.dumps({"slot": slot, "began": began, "ended": time.time(), "word": word}) + "\n")

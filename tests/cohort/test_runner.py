@@ -75,7 +75,7 @@ def with_gpus(tmp_path, monkeypatch, mini):
 @pytest.mark.usefixtures("with_gpus")
 def test_a_gpu_has_one_check_at_a_time(tmp_path, monkeypatch, request):
     room = request.getfixturevalue("sqlite_room")
-    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
     for number in range(12):
         _, token = room.join(f"learner {number}")
         room.submit(token, f"# right 0.05 {number}\n", device="cuda")
@@ -128,7 +128,7 @@ def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_pat
         room.submit(ada, f"# right 0.2 {number}\n")
     log = tmp_path / "log"
     for _ in range(3):
-        runner = started_runner(room, tmp_path, FAKE_LOG=str(log))
+        runner = started_runner(room, tmp_path, BOTTLENECK_LAB_FAKE_LOG=str(log))
         before = len(room.rows(tables.leases))
         soon(lambda before=before: len(room.rows(tables.leases)) > before + 1)
         runner.send_signal(signal.SIGKILL)

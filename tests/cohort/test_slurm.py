@@ -127,7 +127,7 @@ def real_clock(room) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_checks_run_as_jobs_one_at_a_time_on_a_node(sqlite_room, tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
     submit(sqlite_room, 4, 0.3)
     real_clock(sqlite_room)
     run_until(sqlite_room.runner(executor=SlurmExecutor(4, command=COMMAND)), settled(sqlite_room), 120)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort import leases
@@ -65,7 +65,7 @@ class Runner:
         """Whether it could be done: a database that restarts is waited for."""
         try:
             work()
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             log.warning("the database does not answer: %s", str(error.orig).splitlines()[0])
             time.sleep(1.0)
             return False

@@ -20,7 +20,7 @@ def _run(command: list[str], folder: str, environment: dict[str, str]) -> int:
     """The task: the job as a process of its own, so that nothing of a check stays in Ray's worker."""
     with (Path(folder) / "log").open("ab") as log:
         return subprocess.run(
-            [*command, folder],
+            [*command, folder, str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

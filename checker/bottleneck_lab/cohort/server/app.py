@@ -15,7 +15,7 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottleneck_lab.cohort.intake import Intake
@@ -117,7 +117,8 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
     app.exception_handler(RefusedError)(_refused)
     app.exception_handler(LoginNeededError)(_login)
     app.exception_handler(LabError)(_broken)
-    app.exception_handler(OperationalError)(_no_database)
+    for gone in (OperationalError, InterfaceError):
+        app.exception_handler(gone)(_no_database)
     app.add_middleware(_Headers)
     return app
 
