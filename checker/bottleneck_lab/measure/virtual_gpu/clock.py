@@ -1,0 +1,104 @@
+"""The logical clock of a virtual GPU: one host thread that launches, one stream that runs, nothing that depends on this machine's speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+
+Where = Literal["host", "device"]
+Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One row of the timeline in µs of the logical clock. `line` is the program's line that caused it, `pinned` the host's memory of a copy."""
+
+    kind: Kind
+    name: str
+    start_us: float
+    end_us: float
+    correlation: int
+    line: str = ""
+    nbytes: int = 0
+    pinned: bool = False
+
+
+@dataclass
+class Clock:
+    """Times of the host and of the device's stream, and what was counted on the way."""
+
+    spec: GpuSpec
+    host_us: float = 0.0
+    device_us: float = 0.0
+    launches: int = 0
+    waits: int = 0
+    flops: float = 0.0
+    step_starts_us: list[float] = field(default_factory=list)
+    step_waits: list[int] = field(default_factory=list)
+    """How many waits had been counted when each step began."""
+    spans: list[Span] | None = None
+    """The timeline, where one is recorded."""
+    _correlation: int = 0
+
+    def kernel(self, name: str, flops: float, nbytes: float, line: str = "") -> None:
+        """Launches one kernel: the host goes on as soon as it is queued."""
+        self.launches += 1
+        self.flops += flops
+        self._launch(name, line)
+        self._queue("kernel", name, self.spec.kernel_time_us(flops, nbytes), line, int(nbytes))
+
+    def copy(self, direction: Literal["h2d", "d2h"], nbytes: int, *, pinned: bool, blocking: bool, line: str) -> None:
+        """A copy over the host link. From pageable memory it is staged, and the host waits for the stream whatever it asked for."""
+        self._launch(f"copy {direction}", line)
+        length_us = self.spec.copy_time_us(nbytes, pinned=pinned)
+        self._queue(direction, f"copy {direction}", length_us, line, nbytes, pinned=pinned)
+        if blocking or not pinned:
+            self.wait(line, f"wait for copy {direction}")
+
+    def wait(self, line: str, name: str = "wait for the stream") -> None:
+        """The host waits until the stream has run everything that is queued."""
+        self.waits += 1
+        start = self.host_us
+        self.host_us = max(self.host_us, self.device_us) + self.spec.wait_us
+        self._record("wait", name, start, self.host_us, line)
+
+    def pin(self, nbytes: int, line: str) -> None:
+        """The launching thread pins a buffer itself. What a loader's own thread pins costs the launching thread nothing."""
+        start = self.host_us
+        self.host_us += self.spec.pin_time_us(nbytes)
+        self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
+
+    def step(self) -> None:
+        """A new step begins."""
+        if self.spans is not None and self.step_starts_us:
+            self._close_step()
+        self.step_starts_us.append(self.host_us)
+        self.step_waits.append(self.waits)
+
+    def finish(self) -> None:
+        """The run is over when the stream is empty; no step is open any longer."""
+        if self.spans is not None and self.step_starts_us:
+            self._close_step()
+        self.host_us = max(self.host_us, self.device_us)
+
+    def _close_step(self) -> None:
+        self._record("step", f"{len(self.step_starts_us) - 1}", self.step_starts_us[-1], self.host_us, "")
+
+    def _launch(self, name: str, line: str) -> None:
+        self._correlation += 1
+        start = self.host_us
+        self.host_us += self.spec.launch_us
+        self._record("launch", name, start, self.host_us, line)
+
+    def _queue(self, kind: Kind, name: str, length_us: float, line: str, nbytes: int, *, pinned: bool = False) -> None:
+        start = max(self.host_us, self.device_us)
+        self.device_us = start + length_us
+        self._record(kind, name, start, self.device_us, line, nbytes, pinned=pinned)
+
+    def _record(
+        self, kind: Kind, name: str, start: float, end: float, line: str, nbytes: int = 0, *, pinned: bool = False
+    ) -> None:
+        if self.spans is not None:
+            self.spans.append(Span(kind, name, start, end, self._correlation, line, nbytes, pinned))

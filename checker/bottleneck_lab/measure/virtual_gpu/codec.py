@@ -1,0 +1,169 @@
+"""Operator calls as bytes between a program and the engine: MessagePack of plain values, with an extension for each kind of thing that torch adds.
+
+Nothing that is read here can run code: a tensor is a handle or raw bytes with a dtype and a shape, an operator is a name.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+MAX_BYTES = 256 << 20
+_HANDLE, _DATA, _DTYPE, _DEVICE, _MEMORY_FORMAT, _LAYOUT = range(1, 7)
+_LENGTH = struct.Struct("<Q")
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float16, torch.bfloat16, torch.float64),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    )
+}
+_MEMORY_FORMATS = {
+    str(form): form
+    for form in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+}
+
+
+class Handle:
+    """A tensor that lives in the engine. Not a dataclass: those have a form in MessagePack of their own, and this one needs its extension."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Described(msgspec.Struct, frozen=True, array_like=True):
+    """What the program needs to know of a tensor in the engine: never a value."""
+
+    number: int
+    shape: list[int]
+    stride: list[int]
+    offset: int
+    dtype: str
+
+
+class Malformed(Exception):  # noqa: N818 - says what, as `raise` reads
+    """Bytes that are not a message."""
+
+
+def encode(value: Any) -> bytes:
+    """A message: its length, then its MessagePack. Raises TypeError for a value that has no form on the wire."""
+    body = _ENCODER.encode(_plain(value))
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Any:
+    """The value of a message's body. Raises Malformed."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, KeyError, ValueError, RuntimeError, struct.error, UnicodeDecodeError) as error:
+        raise Malformed(str(error)) from error
+
+
+def receive(sock: socket.socket) -> Any:
+    """The next message of a socket. Raises EOFError when the other side is gone, Malformed for anything else than a message."""
+    (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+    if length > MAX_BYTES:
+        raise Malformed(f"a message of {length} bytes")
+    return decode(_exactly(sock, length))
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        chunk = sock.recv(min(size - len(parts), 1 << 20))
+        if not chunk:
+            raise EOFError("the other side closed the channel")
+        parts += chunk
+    return bytes(parts)
+
+
+def replace(value: Any, each: Callable[[Any], Any]) -> Any:
+    """The same nest of lists, tuples and dicts, with every leaf replaced by `each` of it.
+
+    PyTorch's own tree functions leave cycles behind that keep tensors alive until the next collection: memory would be charged that a program does not hold.
+    """
+    if isinstance(value, list | tuple):
+        made = [replace(item, each) for item in value]
+        return made if isinstance(value, list) else tuple(made)
+    if isinstance(value, dict):
+        return {key: replace(item, each) for key, item in value.items()}
+    return each(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything in a nest that is not a list, tuple or dict."""
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def _plain(value: Any) -> Any:
+    """Containers as lists and dicts, subclasses such as torch.Size included."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return value
+
+
+def _extend(value: Any) -> msgspec.msgpack.Ext:
+    if isinstance(value, Handle):
+        return msgspec.msgpack.Ext(_HANDLE, struct.pack("<Q", value.number))
+    if isinstance(value, torch.Tensor):
+        return msgspec.msgpack.Ext(_DATA, _data(value))
+    if isinstance(value, torch.dtype):
+        return msgspec.msgpack.Ext(_DTYPE, str(value).removeprefix("torch.").encode())
+    if isinstance(value, torch.device):
+        return msgspec.msgpack.Ext(_DEVICE, b"")
+    if isinstance(value, torch.memory_format):
+        return msgspec.msgpack.Ext(_MEMORY_FORMAT, str(value).encode())
+    if isinstance(value, torch.layout):
+        return msgspec.msgpack.Ext(_LAYOUT, b"")
+    raise TypeError(f"a {type(value).__name__} cannot be an operator's argument on the virtual GPU")
+
+
+def _data(tensor: torch.Tensor) -> bytes:
+    """dtype and shape as text, then the bytes of a tensor in the host's memory."""
+    plain = tensor.detach().contiguous()
+    head = f"{str(plain.dtype).removeprefix('torch.')}:{','.join(map(str, plain.shape))}".encode()
+    return struct.pack("<H", len(head)) + head + plain.flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _tensor(raw: bytes) -> torch.Tensor:
+    (length,) = struct.unpack_from("<H", raw)
+    name, _, dims = raw[2 : 2 + length].decode().partition(":")
+    shape = [int(dim) for dim in dims.split(",")] if dims else []
+    data = bytearray(raw[2 + length :])
+    flat = torch.frombuffer(data, dtype=DTYPES[name]) if data else torch.empty(0, dtype=DTYPES[name])
+    return flat.reshape(shape)
+
+
+def _narrow(code: int, data: memoryview) -> Any:
+    raw = bytes(data)
+    if code == _HANDLE:
+        return Handle(*struct.unpack("<Q", raw))
+    if code == _DATA:
+        return _tensor(raw)
+    if code == _DTYPE:
+        return DTYPES[raw.decode()]
+    if code == _DEVICE:
+        return torch.device("cpu")
+    if code == _MEMORY_FORMAT:
+        return _MEMORY_FORMATS[raw.decode()]
+    if code == _LAYOUT:
+        return torch.strided
+    raise ValueError(f"unknown extension {code}")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_extend)
+_DECODER = msgspec.msgpack.Decoder(ext_hook=_narrow)

@@ -1,0 +1,265 @@
+"""The engine of a virtual GPU: holds the tensors, computes every operator on the CPU, and keeps the books. Owned by the verifier.
+
+`python -I -m bottleneck_lab.measure.virtual_gpu.engine --program FD --owner FD`: the program's calls come over one socket, the owner's questions over the
+other. The program gets shapes and handles; a value leaves only by an operator that a GPU would have to be waited for, and that is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import select
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from bottleneck_lab.measure.virtual_gpu.clock import Clock
+from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, Malformed, encode, leaves, receive, replace
+from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
+
+aten = torch.ops.aten
+REFUSED = {"from_file", "set_", "resize_", "resize", "_resize_output_", "resize_as_", "as_strided_"}
+"""Operators that reach outside the engine's tensors, or change a tensor's shape under a handle."""
+_MASKS = (torch.bool, torch.uint8)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What the engine saw of one run. Times in µs of the logical clock, per step where a list."""
+
+    total_us: float
+    step_us: list[float]
+    launches: int
+    waits: int
+    step_waits: list[int]
+    flops: float
+    peak_bytes: int
+    reserved_bytes: int
+    step_bytes: list[int]
+    steps: int
+
+
+@dataclass
+class Engine:
+    """One run's tensors and books. `reports` holds what the program reported, in order: step and named numbers."""
+
+    spec: GpuSpec = T4
+    recording: bool = False
+    clock: Clock = field(init=False)
+    memory: Memory = field(init=False)
+    reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    _next: int = 1
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.spec, spans=[] if self.recording else None)
+        self.memory = Memory(self.spec.capacity_bytes)
+
+    def call(self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str) -> Any:
+        """Runs one operator. Returns its result with every tensor described. Raises LookupError for one that is unknown or refused, and what it raises itself."""
+        function = _operator(name, overload)
+        given: dict[int, int] = {}
+        args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
+        result = function(*args, **kwargs)
+        self._account(function, (args, kwargs), result, line)
+        return replace(result, lambda value: self._describe(value, given))
+
+    def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
+        """A tensor of the host's as one of the device's."""
+        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        return self._describe(data if dtype is None else data.to(dtype), {})
+
+    def overwrite(self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> None:
+        """Copies a tensor of the host's into one of the device's."""
+        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        self._tensors[target.number].copy_(data)
+
+    def download(self, source: Handle, pinned: bool, blocking: bool, line: str) -> tuple[torch.Tensor, float]:
+        """A tensor of the device's for the host, and when it arrives there."""
+        held = self._tensors[source.number]
+        self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
+        return held, self.clock.device_us
+
+    def release(self, numbers: list[int]) -> None:
+        """The program has let go of these handles."""
+        for number in numbers:
+            tensor = self._tensors.pop(number, None)
+            if tensor is not None:
+                self.memory.release(tensor.untyped_storage().data_ptr())
+
+    def step(self) -> None:
+        """A step of the program begins."""
+        self.clock.step()
+        self.memory.step()
+
+    def figures(self) -> Figures:
+        """What was seen so far; the stream has run dry."""
+        self.clock.finish()
+        starts = [*self.clock.step_starts_us, self.clock.host_us]
+        waits = [*self.clock.step_waits, self.clock.waits]
+        return Figures(
+            total_us=self.clock.host_us,
+            step_us=[end - start for start, end in zip(starts, starts[1:], strict=False)],
+            launches=self.clock.launches,
+            waits=self.clock.waits,
+            step_waits=[after - before for before, after in zip(waits, waits[1:], strict=False)],
+            flops=self.clock.flops,
+            peak_bytes=self.memory.peak,
+            reserved_bytes=self.memory.reserved,
+            step_bytes=self.memory.step_bytes,
+            steps=len(self.clock.step_starts_us),
+        )
+
+    def _own(self, value: Any, given: dict[int, int]) -> Any:
+        if not isinstance(value, Handle):
+            return value
+        if value.number not in self._tensors:
+            raise LookupError(f"there is no tensor {value.number} on the virtual GPU")
+        tensor = self._tensors[value.number]
+        given[id(tensor)] = value.number
+        return tensor
+
+    def _describe(self, value: Any, given: dict[int, int]) -> Any:
+        """A tensor that was an argument keeps its handle; a new one gets the next."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        number = given.get(id(value))
+        if number is None:
+            self.memory.hold(value.untyped_storage().data_ptr(), value.untyped_storage().nbytes())
+            number, self._next = self._next, self._next + 1
+            self._tensors[number] = value
+        dtype = str(value.dtype).removeprefix("torch.")
+        return Described(number, list(value.shape), list(value.stride()), value.storage_offset(), dtype)
+
+    def _account(self, function: Any, inputs: Any, result: Any, line: str) -> None:
+        """Time and waits of an operator. A view costs the device nothing."""
+        name = function.overloadpacket.__name__
+        if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
+            return
+        tensors = [value for value in leaves((inputs, result)) if isinstance(value, torch.Tensor)]
+        self.clock.kernel(name, _flops(function, inputs, result), sum(tensor.nbytes for tensor in tensors), line)
+        if _waits(function, inputs[0]):
+            self.clock.wait(line, f"wait for {name}")
+
+
+def _operator(name: str, overload: str) -> Any:
+    if name in REFUSED or name.startswith("_cuda"):
+        raise LookupError(f"aten::{name} is not available on the virtual GPU")
+    try:
+        return getattr(getattr(aten, name), overload)
+    except AttributeError:
+        raise LookupError(f"aten::{name}.{overload} is unknown") from None
+
+
+def _flops(function: Any, inputs: Any, result: Any) -> float:
+    """Floating-point operations by PyTorch's own formulas for products and convolutions; elementwise operators are bound by memory and count none."""
+    formula = flop_registry.get(function.overloadpacket)
+    return float(formula(*inputs[0], **inputs[1], out_val=result)) if formula else 0.0
+
+
+def _waits(function: Any, args: Any) -> bool:
+    """Whether the host has to wait for the result: its value, or a shape that depends on values."""
+    if torch.Tag.data_dependent_output in function.tags:
+        return True
+    if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+        masked = any(index is not None and index.dtype in _MASKS for index in args[1])
+        fills = len(args) > 2 and args[2].numel() == 1  # becomes a masked fill, whose shape is known
+        return masked and not fills
+    return torch.Tag.dynamic_output_shape in function.tags
+
+
+class Server:
+    """Answers the program's calls and the owner's questions, one at a time, until the owner closes its channel."""
+
+    def __init__(self, program: socket.socket, owner: socket.socket) -> None:
+        self._program, self._owner = program, owner
+        self._engine = Engine()
+        self._calls: dict[str, Callable[..., Any]] = {
+            "call": lambda *args: self._engine.call(*args),
+            "upload": lambda *args: self._engine.upload(*args),
+            "overwrite": lambda *args: self._engine.overwrite(*args),
+            "download": lambda *args: self._engine.download(*args),
+            "pin": lambda nbytes, line: self._engine.clock.pin(nbytes, line),
+            "wait": lambda line: self._engine.clock.wait(line),
+            "step": lambda: self._engine.step(),
+            "seed": lambda seed: torch.manual_seed(seed) and None,
+            "report": lambda step, numbers: self._engine.reports.append((int(step), _numbers(numbers))),
+            "empty_cache": lambda: self._engine.memory.empty_cache(),
+            "memory": lambda: [self._engine.memory.allocated, self._engine.memory.peak, self._engine.memory.reserved],
+            "release": lambda: None,
+        }
+
+    def serve(self) -> None:
+        """Returns when the owner is gone."""
+        watched = [self._program, self._owner]
+        while True:
+            ready, _, _ = select.select(watched, [], [])
+            if self._owner in ready:
+                try:
+                    self._answer_owner(receive(self._owner))
+                except EOFError:
+                    return
+            elif not self._answer_program():
+                watched.remove(self._program)
+
+    def _answer_program(self) -> bool:
+        """Answers one call; False when the program is gone or speaks no protocol: nothing more is read of it."""
+        try:
+            name, released, *args = receive(self._program)
+            self._engine.release(released)
+            answer = self._attempt(self._calls[name], args)
+            self._program.sendall(encode(answer))
+        except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
+            self._program.close()
+            return False
+        return True
+
+    def _attempt(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
+        """`[True, result, host's time]`, or `[False, kind, words]` of what went wrong with the call."""
+        try:
+            return [True, function(*args), self._engine.clock.host_us]
+        except OutOfMemory as error:
+            return [False, "OutOfMemoryError", str(error)]
+        except Exception as error:  # noqa: BLE001 - an operator may raise anything, and it is the program's
+            return [False, type(error).__name__, str(error)[:2000]]
+
+    def _answer_owner(self, question: dict[str, Any]) -> None:
+        """`begin` starts a run with fresh books; `end` asks for them."""
+        if question.get("begin"):
+            spec = msgspec.convert(question["spec"], GpuSpec)
+            self._engine = Engine(spec, recording=bool(question.get("recording")))
+            self._owner.sendall(encode([]))
+            return
+        figures = msgspec.to_builtins(self._engine.figures())
+        spans = [asdict(span) for span in self._engine.clock.spans or []]
+        reports = [[step, numbers] for step, numbers in self._engine.reports]
+        self._owner.sendall(encode({"figures": figures, "spans": spans, "reports": reports}))
+
+
+def _numbers(numbers: dict[str, Any]) -> dict[str, float]:
+    if not all(isinstance(value, int | float) for value in numbers.values()):
+        raise TypeError("report takes plain numbers, such as loss=0.5")
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", type=int, required=True)
+    parser.add_argument("--owner", type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    with contextlib.ExitStack() as stack:
+        program = stack.enter_context(socket.socket(fileno=options.program))
+        owner = stack.enter_context(socket.socket(fileno=options.owner))
+        Server(program, owner).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The memory of a virtual GPU: what live tensors hold, and what the allocator has reserved for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+BLOCK_BYTES = 2 << 20
+"""What the allocator asks of the device at a time, as PyTorch's does for small tensors."""
+ROUND_BYTES = 512
+
+
+class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
+    """The device has no room for a tensor."""
+
+
+@dataclass
+class Memory:
+    """Bytes of the storages that handles keep alive. A storage is known by its address and counts once, however many tensors share it.
+
+    `reserved` never shrinks but by `empty_cache`. Fragmentation is not modelled.
+    """
+
+    capacity_bytes: int
+    allocated: int = 0
+    peak: int = 0
+    reserved: int = 0
+    step_bytes: list[int] = field(default_factory=list)
+    """Bytes allocated when each step began."""
+    _holders: Counter[int] = field(default_factory=Counter)
+    _sizes: dict[int, int] = field(default_factory=dict)
+
+    def hold(self, storage: int, nbytes: int) -> None:
+        """One more tensor lies in this storage. Raises OutOfMemory, and then holds nothing."""
+        size = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+        if not self._holders[storage]:
+            if self.allocated + size > self.capacity_bytes:
+                del self._holders[storage]
+                raise OutOfMemory(self.says(nbytes))
+            self._sizes[storage] = size
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+            self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
+        self._holders[storage] += 1
+
+    def release(self, storage: int) -> None:
+        """One tensor fewer lies in this storage; with the last one its bytes are free."""
+        self._holders[storage] -= 1
+        if not self._holders[storage]:
+            del self._holders[storage]
+            self.allocated -= self._sizes.pop(storage)
+
+    def empty_cache(self) -> None:
+        """Gives back what is reserved and not allocated."""
+        self.reserved = -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES
+
+    def step(self) -> None:
+        """A new step begins."""
+        self.step_bytes.append(self.allocated)
+
+    def says(self, nbytes: int) -> str:
+        """PyTorch's own words for it, with these figures."""
+        mib = 1 << 20
+        return (
+            f"virtual GPU out of memory. Tried to allocate {nbytes / mib:.2f} MiB. The device has a total capacity of {self.capacity_bytes / mib:.2f} MiB, "
+            f"of which {(self.capacity_bytes - self.allocated) / mib:.2f} MiB are free; {self.allocated / mib:.2f} MiB are allocated."
+        )

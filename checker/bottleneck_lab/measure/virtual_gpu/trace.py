@@ -1,0 +1,114 @@
+"""A run on the virtual GPU as a capture in Kineto's format: every row modelled and named so."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.measure.virtual_gpu.clock import Span
+from bottleneck_lab.measure.virtual_gpu.owner import Books
+from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+
+HOST, DEVICE, STREAM = 1000, 0, 7
+_HOST_ROWS = {
+    "launch": ("cuda_runtime", "cudaLaunchKernel"),
+    "wait": ("cuda_runtime", "cudaStreamSynchronize"),
+    "pin": ("cuda_runtime", "cudaHostAlloc"),
+}
+_COPIES = {"h2d": "Memcpy HtoD ({} -> Device)", "d2h": "Memcpy DtoH (Device -> {})"}
+_MEMORY = {True: "Pinned", False: "Pageable"}
+
+
+def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0) -> None:
+    """Writes the timeline to `trace` (.json.gz), without the first steps: they warm up."""
+    begin = _begin_us(books.spans, skip_steps)
+    spans = [span for span in books.spans if span.start_us >= begin]
+    content = {
+        "schemaVersion": 1,
+        "emulated": f"Modelled times of {spec.stands_for}; not a capture of a GPU.",
+        "assumptions": [spec.source],
+        "deviceProperties": [{"id": DEVICE, "name": f"emulated: {spec.stands_for}"}],
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "with_stack": 1,
+        "traceEvents": [*_labels(), *_lines(spans), *_rows(spans)],
+    }
+    with gzip.open(trace, "wt", encoding="utf-8", compresslevel=4) as out:
+        json.dump(content, out)
+
+
+def _begin_us(spans: list[Span], skip_steps: int) -> float:
+    steps = [span for span in spans if span.kind == "step"]
+    return steps[skip_steps].start_us if len(steps) > skip_steps else 0.0
+
+
+def _labels() -> Iterator[dict[str, Any]]:
+    for pid, tid, kind, name in (
+        (HOST, 0, "process_name", "host (emulated)"),
+        (HOST, HOST, "thread_name", "thread of the program (emulated)"),
+        (DEVICE, 0, "process_name", "virtual GPU 0 (emulated)"),
+        (DEVICE, STREAM, "thread_name", f"stream {STREAM} (emulated)"),
+    ):
+        yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    """The program's lines, as the frames of a stack: one row for as long as the host was in a line."""
+    hosts = (span for span in spans if span.kind in _HOST_ROWS and span.line)
+    for line, group in groupby(hosts, key=lambda span: span.line):
+        rows = list(group)
+        file, _, number = line.rpartition(":")
+        yield _row("python_function", f"{file}({number}): line", rows[0].start_us, rows[-1].end_us)
+
+
+def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    for span in spans:
+        if span.kind == "step":
+            yield _row("user_annotation", f"ProfilerStep#{span.name}", span.start_us, span.end_us)
+        elif span.kind in _HOST_ROWS:
+            category, name = _HOST_ROWS[span.kind]
+            if span.name.startswith("copy"):
+                name = "cudaMemcpyAsync"
+            if span.kind != "pin":
+                yield _row("cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us)
+            yield _row(category, name, span.start_us, span.end_us, correlation=span.correlation)
+        else:
+            yield _device_row(span)
+
+
+def _operator(span: Span) -> str:
+    """The operator's own name: `copy_` for copies, and what is waited for by its last word."""
+    return "copy_" if "copy" in span.name else span.name.split()[-1]
+
+
+def _device_row(span: Span) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "device": DEVICE,
+        "context": 1,
+        "stream": STREAM,
+        "correlation": span.correlation,
+        "bytes": span.nbytes,
+    }
+    if span.kind == "kernel":
+        return _row("kernel", f"emulated: {span.name}", span.start_us, span.end_us, DEVICE, STREAM, **about)
+    name = _COPIES[span.kind].format(_MEMORY[span.pinned])
+    return _row("gpu_memcpy", name, span.start_us, span.end_us, DEVICE, STREAM, **about)
+
+
+def _row(
+    category: str, name: str, start_us: float, end_us: float, pid: int = HOST, tid: int = HOST, **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": round(start_us, 3),
+        "dur": round(end_us - start_us, 3),
+        "args": {"emulated": True, **args},
+    }

@@ -1,0 +1,52 @@
+"""What is trained and on what: a tagger of token sequences of different lengths. Not to be edited."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+VOCABULARY, TAGS = 256, 12
+LONGEST, WIDTH, LAYERS = 48, 64, 3
+BATCH, STEPS, LOG_EVERY = 32, 40, 10
+
+
+class Block(nn.Module):
+    """LayerNorm, two layers and a residual: (batch, tokens, width) to the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Tagger(nn.Module):
+    """Token numbers (batch, tokens) to scores (batch, tokens, TAGS)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.head = nn.Linear(WIDTH, TAGS)
+
+    def forward(self, tokens):
+        return self.head(self.blocks(self.embed(tokens)))
+
+
+class Data:
+    """Sequences whose tags follow from their tokens; `seed` decides which."""
+
+    def __init__(self, seed, steps=STEPS):
+        rng = torch.Generator().manual_seed(seed)
+        count = steps * BATCH
+        self.tokens = torch.randint(VOCABULARY, (count, LONGEST), generator=rng)
+        table = torch.randint(TAGS, (VOCABULARY,), generator=rng)
+        self.tags = table[self.tokens]
+        self.lengths = torch.randint(LONGEST // 2, LONGEST, (count,), generator=rng)
+
+    def batches(self, pin_memory=False):
+        """Batches of (tokens, tags, lengths) in the host's memory: (BATCH, LONGEST) twice, and (BATCH,). With `pin_memory`, a thread of the loader pins them ahead."""
+        dataset = TensorDataset(self.tokens, self.tags, self.lengths)
+        return DataLoader(dataset, BATCH, num_workers=int(pin_memory), pin_memory=pin_memory)
