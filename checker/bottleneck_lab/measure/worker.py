@@ -78,7 +78,11 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
     if threads_only:
         module.prepare(device)
         refuse_processes()
-    function: Callable[..., Any] = module.load(device)
+    answer_calls(channel, module.load(device))
+
+
+def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
+    """Says that it is ready, then answers every call with what the function returns."""
     channel.send(Ready())
     last: list[Value] = []
     while True:

@@ -148,8 +148,19 @@ class CallSession(Session):
     """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor disturb the other side's turn."""
 
     @classmethod
-    def start(cls, context: WorkerContext, role: Role, folder: Path, entry: str, limits: Limits) -> CallSession:
-        """Starts a worker on `folder/entry` and waits until its code is loaded."""
+    def start(
+        cls,
+        context: WorkerContext,
+        role: Role,
+        folder: Path,
+        entry: str,
+        limits: Limits,
+        *,
+        program: str = PROGRAM,
+        options: Sequence[str] = (),
+        fds: Sequence[int] = (),
+    ) -> CallSession:
+        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own `program` gets its `options` and descriptors, too."""
         arena = Arena.create(context.settings.arena_mb << 20)
         ours, theirs = Channel.pair()
         arguments = [
@@ -161,11 +172,13 @@ class CallSession(Session):
             str(arena.fd),
             "--device",
             context.device,
+            *options,
         ]
         learners = role == "learner"
         hidden = context.settings.hidden if learners else []
         arguments += ["--threads-only"] if learners and context.settings.threads_only else []
-        worker = start_worker(context, PROGRAM, arguments, folder, limits, [theirs.fileno(), arena.fd], hidden=hidden)
+        passed = [theirs.fileno(), arena.fd, *fds]
+        worker = start_worker(context, program, arguments, folder, limits, passed, hidden=hidden)
         theirs.close()
         session = cls(role, worker, Channel(ours, arena))
         try:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils import backend_registration
 
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Described, Handle, encode, leaves, receive, replace
 
@@ -35,7 +36,7 @@ class VirtualTensor(torch.Tensor):
     handle: Handle
 
     @staticmethod
-    def __new__(cls, described: Described, driver: Driver) -> VirtualTensor:
+    def __new__(cls: type[VirtualTensor], described: Described, driver: Driver) -> VirtualTensor:
         tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             described.shape,
@@ -49,8 +50,8 @@ class VirtualTensor(torch.Tensor):
         return tensor
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _driver().run(function, args, kwargs or {})
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own default is another function
+        return _driver().run(func, args, kwargs or {})
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -78,16 +79,22 @@ class Driver:
         self._released: list[int] = []
         self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
         self._under_way: list[UnderWay] = []
+        self._collections = 0
 
     def let_go(self, number: int) -> None:
         """Called when a tensor dies; the engine hears of it with the next call."""
         self._released.append(number)
 
+    def collected(self) -> None:
+        """The program has run Python's garbage collector; the engine hears of it with the next call, as of what died."""
+        self._collections += 1
+
     def ask(self, name: str, *args: Any) -> Any:
         """The engine's answer to a call. Raises what the operator raised."""
         with self._lock:
             released, self._released = self._released, []
-            self._sock.sendall(encode([name, released, *args]))
+            collections, self._collections = self._collections, 0
+            self._sock.sendall(encode([name, released, collections, *args]))
             right, *answer = receive(self._sock)
             if right:
                 self._deliver(answer[1])
@@ -273,16 +280,28 @@ def install(sock: socket.socket, folder: Path) -> Driver:
     """Makes `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are those of files below `folder`."""
     driver = Driver(sock, folder)
     _installed[:] = [driver]
-    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
-    library = torch.library.Library("_", "IMPL")
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # torch publishes no types for it
     library.fallback(lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1")
     _KEPT.append(library)
     _replace_pinning(driver)
+    _count_collections(driver)
     return driver
 
 
 _KEPT: list[Any] = []
 """A library's registrations end with it."""
+
+
+def _count_collections(driver: Driver) -> None:
+    """Only those that the program asks for: when Python collects by itself depends on more than the program."""
+    collect = gc.collect
+
+    def counted(generation: int = 2) -> int:
+        driver.collected()
+        return collect(generation)
+
+    gc.collect = counted
 
 
 def _replace_pinning(driver: Driver) -> None:

@@ -70,6 +70,14 @@ class Clock:
         self.host_us += self.spec.pin_time_us(nbytes)
         self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
 
+    def allocate(self, blocks: int) -> None:
+        """The allocator asks the driver for more memory: the host waits for the stream, and then for the driver."""
+        self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
+
+    def collect(self, times: int) -> None:
+        """The program's garbage collector went through all objects."""
+        self.host_us += times * self.spec.collect_us
+
     def step(self) -> None:
         """A new step begins."""
         if self.spans is not None and self.step_starts_us:

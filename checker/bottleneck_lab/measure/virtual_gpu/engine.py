@@ -12,6 +12,7 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, Malformed, encode, leaves, receive, replace
-from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.memory import Change, Memory, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 
 aten = torch.ops.aten
@@ -46,13 +47,16 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass
 class Engine:
-    """One run's tensors and books. `reports` holds what the program reported, in order: step and named numbers."""
+    """One run's tensors and books. `changes` of memory are kept where a timeline is recorded."""
 
     spec: GpuSpec = T4
     recording: bool = False
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
-    reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What the program handed over at its end."""
+    _closed: Figures | None = None
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _next: int = 1
 
@@ -61,18 +65,18 @@ class Engine:
         self.memory = Memory(self.spec.capacity_bytes)
 
     def call(self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str) -> Any:
-        """Runs one operator. Returns its result with every tensor described. Raises LookupError for one that is unknown or refused, and what it raises itself."""
+        """Runs one operator and returns its result, every tensor described. Raises LookupError for one that is refused, and what the operator raises."""
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
         result = function(*args, **kwargs)
         self._account(function, (args, kwargs), result, line)
-        return replace(result, lambda value: self._describe(value, given))
+        return replace(result, lambda value: self._describe(value, given, line))
 
     def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
         """A tensor of the host's as one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
-        return self._describe(data if dtype is None else data.to(dtype), {})
+        return self._describe(data if dtype is None else data.to(dtype), {}, line)
 
     def overwrite(self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> None:
         """Copies a tensor of the host's into one of the device's."""
@@ -85,29 +89,53 @@ class Engine:
         self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
         return held, self.clock.device_us
 
-    def release(self, numbers: list[int]) -> None:
-        """The program has let go of these handles."""
+    def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
+        """The program has let go of these handles; its garbage collector ran so many times."""
+        before = self.memory.allocated
         for number in numbers:
             tensor = self._tensors.pop(number, None)
             if tensor is not None:
                 self.memory.release(tensor.untyped_storage().data_ptr())
+        self.clock.collect(collections)
+        self._record(before, line)
+
+    def keep(self, tensors: dict[str, Handle]) -> None:
+        """The program ends and hands over its parameters: the books are closed."""
+        self._closed = self.figures()
+        self.kept = {name: self._tensors[handle.number].clone() for name, handle in tensors.items()}
+
+    def _record(self, before: int, line: str) -> None:
+        changed = self.memory.allocated - before
+        if changed and self.recording:
+            self.changes.append(Change(self.clock.host_us, changed, self.memory.allocated, line))
 
     def step(self) -> None:
         """A step of the program begins."""
         self.clock.step()
         self.memory.step()
 
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        """What a program may ask, by name."""
+        clock, memory = self.clock, self.memory
+        mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
+        return {function.__name__: function for function in (*mine, clock.pin, clock.wait, memory.empty_cache)} | {
+            "seed": _seed,
+            "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
+        }
+
     def figures(self) -> Figures:
-        """What was seen so far; the stream has run dry."""
+        """What was seen until the program ended, or until now; the stream has run dry."""
+        if self._closed:
+            return self._closed
         self.clock.finish()
         starts = [*self.clock.step_starts_us, self.clock.host_us]
         waits = [*self.clock.step_waits, self.clock.waits]
         return Figures(
             total_us=self.clock.host_us,
-            step_us=[end - start for start, end in zip(starts, starts[1:], strict=False)],
+            step_us=[end - start for start, end in pairwise(starts)],
             launches=self.clock.launches,
             waits=self.clock.waits,
-            step_waits=[after - before for before, after in zip(waits, waits[1:], strict=False)],
+            step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,
             peak_bytes=self.memory.peak,
             reserved_bytes=self.memory.reserved,
@@ -124,17 +152,24 @@ class Engine:
         given[id(tensor)] = value.number
         return tensor
 
-    def _describe(self, value: Any, given: dict[int, int]) -> Any:
+    def _describe(self, value: Any, given: dict[int, int], line: str) -> Any:
         """A tensor that was an argument keeps its handle; a new one gets the next."""
         if not isinstance(value, torch.Tensor):
             return value
         number = given.get(id(value))
         if number is None:
-            self.memory.hold(value.untyped_storage().data_ptr(), value.untyped_storage().nbytes())
-            number, self._next = self._next, self._next + 1
-            self._tensors[number] = value
+            number = self._take_in(value, line)
         dtype = str(value.dtype).removeprefix("torch.")
-        return Described(number, list(value.shape), list(value.stride()), value.storage_offset(), dtype)
+        return Described(number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype)
+
+    def _take_in(self, tensor: torch.Tensor, line: str) -> int:
+        before, storage = self.memory.allocated, tensor.untyped_storage()
+        if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
+            self.clock.allocate(blocks)
+        self._record(before, line)
+        number, self._next = self._next, self._next + 1
+        self._tensors[number] = tensor
+        return number
 
     def _account(self, function: Any, inputs: Any, result: Any, line: str) -> None:
         """Time and waits of an operator. A view costs the device nothing."""
@@ -145,6 +180,10 @@ class Engine:
         self.clock.kernel(name, _flops(function, inputs, result), sum(tensor.nbytes for tensor in tensors), line)
         if _waits(function, inputs[0]):
             self.clock.wait(line, f"wait for {name}")
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
 
 
 def _operator(name: str, overload: str) -> Any:
@@ -179,20 +218,7 @@ class Server:
     def __init__(self, program: socket.socket, owner: socket.socket) -> None:
         self._program, self._owner = program, owner
         self._engine = Engine()
-        self._calls: dict[str, Callable[..., Any]] = {
-            "call": lambda *args: self._engine.call(*args),
-            "upload": lambda *args: self._engine.upload(*args),
-            "overwrite": lambda *args: self._engine.overwrite(*args),
-            "download": lambda *args: self._engine.download(*args),
-            "pin": lambda nbytes, line: self._engine.clock.pin(nbytes, line),
-            "wait": lambda line: self._engine.clock.wait(line),
-            "step": lambda: self._engine.step(),
-            "seed": lambda seed: torch.manual_seed(seed) and None,
-            "report": lambda step, numbers: self._engine.reports.append((int(step), _numbers(numbers))),
-            "empty_cache": lambda: self._engine.memory.empty_cache(),
-            "memory": lambda: [self._engine.memory.allocated, self._engine.memory.peak, self._engine.memory.reserved],
-            "release": lambda: None,
-        }
+        self._calls = self._engine.calls()
 
     def serve(self) -> None:
         """Returns when the owner is gone."""
@@ -210,8 +236,8 @@ class Server:
     def _answer_program(self) -> bool:
         """Answers one call; False when the program is gone or speaks no protocol: nothing more is read of it."""
         try:
-            name, released, *args = receive(self._program)
-            self._engine.release(released)
+            name, released, collections, *args = receive(self._program)
+            self._engine.let_go(released, collections)
             answer = self._attempt(self._calls[name], args)
             self._program.sendall(encode(answer))
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
@@ -225,7 +251,7 @@ class Server:
             return [True, function(*args), self._engine.clock.host_us]
         except OutOfMemory as error:
             return [False, "OutOfMemoryError", str(error)]
-        except Exception as error:  # noqa: BLE001 - an operator may raise anything, and it is the program's
+        except Exception as error:  # an operator may raise anything, and it is the program's
             return [False, type(error).__name__, str(error)[:2000]]
 
     def _answer_owner(self, question: dict[str, Any]) -> None:
@@ -233,18 +259,17 @@ class Server:
         if question.get("begin"):
             spec = msgspec.convert(question["spec"], GpuSpec)
             self._engine = Engine(spec, recording=bool(question.get("recording")))
+            self._calls = self._engine.calls()
             self._owner.sendall(encode([]))
             return
-        figures = msgspec.to_builtins(self._engine.figures())
-        spans = [asdict(span) for span in self._engine.clock.spans or []]
-        reports = [[step, numbers] for step, numbers in self._engine.reports]
-        self._owner.sendall(encode({"figures": figures, "spans": spans, "reports": reports}))
-
-
-def _numbers(numbers: dict[str, Any]) -> dict[str, float]:
-    if not all(isinstance(value, int | float) for value in numbers.values()):
-        raise TypeError("report takes plain numbers, such as loss=0.5")
-    return {name: float(value) for name, value in numbers.items()}
+        engine = self._engine
+        books = {
+            "figures": msgspec.to_builtins(engine.figures()),
+            "spans": [asdict(span) for span in engine.clock.spans or []],
+            "changes": msgspec.to_builtins(engine.changes),
+            "kept": engine.kept,
+        }
+        self._owner.sendall(encode(books))
 
 
 def main() -> None:

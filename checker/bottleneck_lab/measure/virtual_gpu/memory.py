@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 BLOCK_BYTES = 2 << 20
 """What the allocator asks of the device at a time, as PyTorch's does for small tensors."""
 ROUND_BYTES = 512
@@ -12,6 +14,15 @@ ROUND_BYTES = 512
 
 class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
     """The device has no room for a tensor."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """An allocation (`nbytes` > 0) or a release, at a time of the logical clock, with what is allocated after it and the program's line."""
+
+    at_us: float
+    nbytes: int
+    allocated: int
+    line: str
 
 
 @dataclass
@@ -30,9 +41,9 @@ class Memory:
     _holders: Counter[int] = field(default_factory=Counter)
     _sizes: dict[int, int] = field(default_factory=dict)
 
-    def hold(self, storage: int, nbytes: int) -> None:
-        """One more tensor lies in this storage. Raises OutOfMemory, and then holds nothing."""
-        size = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+    def hold(self, storage: int, nbytes: int) -> int:
+        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises OutOfMemory, and then holds nothing."""
+        size, before = -(-nbytes // ROUND_BYTES) * ROUND_BYTES, self.reserved
         if not self._holders[storage]:
             if self.allocated + size > self.capacity_bytes:
                 del self._holders[storage]
@@ -42,6 +53,7 @@ class Memory:
             self.peak = max(self.peak, self.allocated)
             self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
         self._holders[storage] += 1
+        return (self.reserved - before) // BLOCK_BYTES
 
     def release(self, storage: int) -> None:
         """One tensor fewer lies in this storage; with the last one its bytes are free."""

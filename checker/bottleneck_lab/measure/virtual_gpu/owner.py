@@ -10,20 +10,23 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
+import torch
 
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.virtual_gpu.clock import Span
 from bottleneck_lab.measure.virtual_gpu.codec import Malformed, encode, receive
 from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.memory import Change
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 
 class Books(msgspec.Struct, frozen=True):
-    """What the engine wrote down of one run. `reports` is what the program reported: step and named numbers, in order."""
+    """What the engine wrote down of one run. `kept` are the parameters that the program handed over at its end; empty when it did not come so far."""
 
     figures: Figures
-    reports: list[tuple[int, dict[str, float]]]
-    spans: list[Span] = []
+    kept: dict[str, torch.Tensor]
+    spans: list[Span]
+    changes: list[Change]
 
 
 class EngineOwner:
@@ -40,7 +43,13 @@ class EngineOwner:
 
     def end(self) -> Books:
         """Closes the books. Raises VerifierFault when the engine is gone."""
-        return msgspec.convert(self._ask({"end": True}), Books)
+        answer = self._ask({"end": True})
+        return Books(
+            figures=msgspec.convert(answer["figures"], Figures),
+            kept=answer["kept"],
+            spans=[Span(**span) for span in answer["spans"]],
+            changes=msgspec.convert(answer["changes"], list[Change]),
+        )
 
     def _ask(self, question: dict[str, Any]) -> Any:
         try:

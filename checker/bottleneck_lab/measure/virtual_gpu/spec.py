@@ -29,6 +29,10 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The host link from pageable memory, staged through the driver's buffer."""
     pin_us: float
     """Page-locking a fresh buffer, beside the copy into it."""
+    malloc_us: float
+    """Asking the driver for another block of memory, which waits for the device."""
+    collect_us: float
+    """A full collection of Python's garbage collector over the objects of a process that has PyTorch loaded."""
     capacity_bytes: int
 
     def kernel_time_us(self, flops: float, nbytes: float) -> float:
@@ -48,9 +52,12 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 T4 = GpuSpec(
-    stands_for="a T4-like GPU at a hundredth of its speed, for models a hundred times smaller",
-    source="NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16; launch and wait times as commonly measured for eager PyTorch",
-    scale=100,
+    stands_for="a T4-like GPU at a fifth of its speed",
+    source=(
+        "NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16. Times on the host are of the order that is reported for eager PyTorch; "
+        "none of it was measured here"
+    ),
+    scale=5,
     flops_per_s=8.1e12,
     bytes_per_s=320e9,
     kernel_us=2.5,
@@ -59,6 +66,7 @@ T4 = GpuSpec(
     link_bytes_per_s=12e9,
     pageable_bytes_per_s=5e9,
     pin_us=150.0,
-    capacity_bytes=64 << 20,
+    malloc_us=120.0,
+    collect_us=30_000.0,
+    capacity_bytes=1 << 30,
 )
-"""Launch and wait times are the order of what is reported for eager PyTorch on current hosts; none of it was measured here."""

@@ -35,7 +35,8 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "with_stack": 1,
-        "traceEvents": [*_labels(), *_lines(spans), *_rows(spans)],
+        "profile_memory": 1,
+        "traceEvents": [*_labels(), *_lines(spans), *_rows(spans), *_memory(books, begin)],
     }
     with gzip.open(trace, "wt", encoding="utf-8", compresslevel=4) as out:
         json.dump(content, out)
@@ -78,6 +79,14 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
             yield _row(category, name, span.start_us, span.end_us, correlation=span.correlation)
         else:
             yield _device_row(span)
+
+
+def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
+    for change in books.changes:
+        if change.at_us >= begin_us:
+            args = {"Device Type": 1, "Device Id": DEVICE, "Bytes": change.nbytes, "Total Allocated": change.allocated}
+            row = {"ph": "i", "s": "t", "name": "[memory]", "cat": "cpu_instant_event", "pid": HOST, "tid": HOST}
+            yield row | {"ts": round(change.at_us, 3), "args": {"emulated": True, "line": change.line, **args}}
 
 
 def _operator(span: Span) -> str:

@@ -1,0 +1,60 @@
+"""The `training` kind: what a training loop does to its device: time, synchronisations, launches, memory; and whether it still trains the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """interval: steps between two reports. tolerance: relative difference of parameters and reports that counts as rounding.
+
+    run_capacity_mib: memory of the virtual GPU in `lab run` and `lab profile`; a check has more, so that it can say how much was needed.
+    runs: whole trainings with seeds of their own, of each side, on the virtual GPU. max_s: longest time for the timed pairs on a real one.
+    """
+
+    call_s: float = 120.0
+    interval: int = 10
+    tolerance: float = 1e-3
+    run_capacity_mib: int = 1024
+    runs: int = 1
+    max_s: float = 60.0
+
+
+class TrainingKind(Kind[TrainingSettings]):
+    """A training script with `train(device, data, report)`, on `Data(seed)` of its recipe."""
+
+    name = "training"
+    settings_type = TrainingSettings
+
+    def measure(self, context: Context[TrainingSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.training.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.training.run import profile
+
+        return profile(context, trace, on_line)
+
+    def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.training.run import run
+
+        return run(context, on_line) if context.device == "virtual" else super().run(context, on_line)
+
+    def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the reference's own training says what is right
+        return []
+
+    def run_note(self, device: Device) -> str:
+        return " Its times are modelled." if device == "virtual" else ""
+
+
+KIND = TrainingKind()

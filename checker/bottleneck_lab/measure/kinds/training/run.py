@@ -1,0 +1,56 @@
+"""`lab run` and `lab profile` of a training script, in the learner's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
+from bottleneck_lab.measure.kinds.training import TrainingSettings, figures
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+from bottleneck_lab.measure.virtual_gpu.owner import Books, engine_process
+from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
+from bottleneck_lab.measure.virtual_gpu.trace import write_trace
+
+CHILD = "bottleneck_lab.measure.kinds.training.program"
+
+
+def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
+    """Runs the script on the virtual GPU and says what a step took; its exit status."""
+    status, books, _ = _run_modelled(context, on_line, recording=False)
+    if status == 0 and books.figures.steps > figures.WARM_UP_STEPS:
+        on_line(_summary(books))
+    return status
+
+
+def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
+    """Writes the run's timeline: of the virtual GPU as modelled, of a real device as torch.profiler saw it; the script's exit status."""
+    if context.device != "virtual":
+        options = [*trace_options(trace), "--device", context.device]
+        return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})
+    status, books, spec = _run_modelled(context, on_line, recording=True)
+    if books.figures.steps > figures.WARM_UP_STEPS:
+        write_trace(books, spec, trace, skip_steps=figures.WARM_UP_STEPS)
+    return status
+
+
+def _run_modelled(
+    context: Context[TrainingSettings], on_line: OnLine, *, recording: bool
+) -> tuple[int, Books, GpuSpec]:
+    spec = msgspec.structs.replace(T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB)
+    with engine_process() as engine:
+        engine.begin(spec, recording=recording)
+        program = engine.program.fileno()
+        command = child_command(CHILD, context, ["--device", "virtual", "--engine", str(program)])
+        status = stream(command, context.workspace, context.janitor, on_line, {}, (program,))
+        return status, engine.end(), spec
+
+
+def _summary(books: Books) -> str:
+    seen = books.figures
+    return (
+        f"{figures.step_time_us(seen) / 1000:.2f} ms a step, at most {figures.peak_mib(seen):.1f} MiB allocated "
+        f"(modelled: {T4.stands_for}; a hint, not a verdict)"
+    )
