@@ -14,6 +14,8 @@ from bottleneck_lab.measure.virtual_gpu.owner import Books
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 HOST, DEVICE, STREAM = 1000, 0, 7
+DISPATCH_SHARE = 0.6
+"""Of the host's time for an operator, what passes before the driver's own call: Python and PyTorch's dispatcher."""
 _HOST_ROWS = {
     "launch": ("cuda_runtime", "cudaLaunchKernel"),
     "wait": ("cuda_runtime", "cudaStreamSynchronize"),
@@ -76,7 +78,8 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
                 name = "cudaMemcpyAsync"
             if span.kind != "pin":
                 yield _row("cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us)
-            yield _row(category, name, span.start_us, span.end_us, correlation=span.correlation)
+            begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (span.kind == "launch")
+            yield _row(category, name, begin, span.end_us, correlation=span.correlation)
         else:
             yield _device_row(span)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """interval: steps between two reports. tolerance: relative difference of parameters and reports that counts as rounding.
 
-    run_capacity_mib: memory of the virtual GPU in `lab run` and `lab profile`; a check has more, so that it can say how much was needed.
+    run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
     runs: whole trainings with seeds of their own, of each side, on the virtual GPU. max_s: longest time for the timed pairs on a real one.
     """
 

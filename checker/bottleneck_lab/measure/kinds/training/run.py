@@ -19,7 +19,8 @@ CHILD = "bottleneck_lab.measure.kinds.training.program"
 
 def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     """Runs the script on the virtual GPU and says what a step took; its exit status."""
-    status, books, _ = _run_modelled(context, on_line, recording=False)
+    spec = msgspec.structs.replace(T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB)
+    status, books = _run_modelled(context, spec, on_line, recording=False)
     if status == 0 and books.figures.steps > figures.WARM_UP_STEPS:
         on_line(_summary(books))
     return status
@@ -30,22 +31,21 @@ def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) ->
     if context.device != "virtual":
         options = [*trace_options(trace), "--device", context.device]
         return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})
-    status, books, spec = _run_modelled(context, on_line, recording=True)
+    status, books = _run_modelled(context, T4, on_line, recording=True)
     if books.figures.steps > figures.WARM_UP_STEPS:
-        write_trace(books, spec, trace, skip_steps=figures.WARM_UP_STEPS)
+        write_trace(books, T4, trace, skip_steps=figures.WARM_UP_STEPS)
     return status
 
 
 def _run_modelled(
-    context: Context[TrainingSettings], on_line: OnLine, *, recording: bool
-) -> tuple[int, Books, GpuSpec]:
-    spec = msgspec.structs.replace(T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB)
+    context: Context[TrainingSettings], spec: GpuSpec, on_line: OnLine, *, recording: bool
+) -> tuple[int, Books]:
     with engine_process() as engine:
         engine.begin(spec, recording=recording)
         program = engine.program.fileno()
         command = child_command(CHILD, context, ["--device", "virtual", "--engine", str(program)])
         status = stream(command, context.workspace, context.janitor, on_line, {}, (program,))
-        return status, engine.end(), spec
+        return status, engine.end()
 
 
 def _summary(books: Books) -> str:
