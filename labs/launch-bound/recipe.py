@@ -32,6 +32,9 @@ class Data:
         self.shares = torch.rand(count, MEMBERS, generator=rng)
 
     def batches(self, pin_memory=False):
-        """Batches of (features, wanted, shares): (BATCH, FEATURES), (BATCH,) and (BATCH, MEMBERS). With `pin_memory`, a thread of the loader pins them ahead."""
+        """Batches of (features, wanted, shares): (BATCH, FEATURES), (BATCH,) and (BATCH, MEMBERS).
+
+        With `pin_memory`, a thread of the loader pins them ahead.
+        """
         dataset = TensorDataset(self.features, self.wanted, self.shares)
         return DataLoader(dataset, BATCH, num_workers=int(pin_memory), pin_memory=pin_memory)

@@ -33,7 +33,10 @@ class Data:
         self.readings = torch.sin(ticks * (0.2 + pitch) + 6.28 * phase) + noise
 
     def batches(self, pin_memory=False):
-        """Batches of (readings, wanted), both (BATCH, TICKS, SENSORS): `wanted` is one tick ahead. With `pin_memory`, a thread of the loader pins them ahead."""
+        """Batches of (readings, wanted), both (BATCH, TICKS, SENSORS): `wanted` is one tick ahead.
+
+        With `pin_memory`, a thread of the loader pins them ahead.
+        """
         readings = self.readings[:-BATCH]
         dataset = TensorDataset(readings[:, :-1], readings[:, 1:])
         return DataLoader(dataset, BATCH, num_workers=int(pin_memory), pin_memory=pin_memory)

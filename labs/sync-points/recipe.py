@@ -47,6 +47,9 @@ class Data:
         self.lengths = torch.randint(LONGEST // 2, LONGEST, (count,), generator=rng)
 
     def batches(self, pin_memory=False):
-        """Batches of (tokens, tags, lengths) in the host's memory: (BATCH, LONGEST) twice, and (BATCH,). With `pin_memory`, a thread of the loader pins them ahead."""
+        """Batches of (tokens, tags, lengths) in the host's memory: (BATCH, LONGEST) twice, and (BATCH,).
+
+        With `pin_memory`, a thread of the loader pins them ahead.
+        """
         dataset = TensorDataset(self.tokens, self.tags, self.lengths)
         return DataLoader(dataset, BATCH, num_workers=int(pin_memory), pin_memory=pin_memory)

@@ -36,7 +36,9 @@ def train(device, data, report):
             held_out.append(F.mse_loss(forecast(cell, probe), probe_wanted))
         if step % LOG_EVERY == 0:
             best = min(best, torch.stack(held_out).min().item())
-            report(step, loss=torch.stack(losses).mean().item(), held_out=torch.stack(held_out).mean().item(), best=best)
+            report(
+                step, loss=torch.stack(losses).mean().item(), held_out=torch.stack(held_out).mean().item(), best=best
+            )
             losses, held_out = [], []
     return cell
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Kind
@@ -18,7 +18,8 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     """interval: steps between two reports. tolerance: relative difference of parameters and reports that counts as rounding.
 
     run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
-    runs: whole trainings with seeds of their own, of each side, on the virtual GPU. max_s: longest time for the timed pairs on a real one.
+    gain: what a prediction is about, how many times less time a step takes or memory a run. runs: trainings of each side on the virtual GPU, each on
+    data of its own. max_s: longest time for the timed pairs on a real GPU.
     """
 
     call_s: float = 120.0
@@ -26,6 +27,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     tolerance: float = 1e-3
     run_capacity_mib: int = 1024
     runs: int = 1
+    gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
 
 

@@ -66,15 +66,14 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     """On the virtual GPU: every figure is counted or modelled, so one run of each side decides, and no other program can disturb it."""
     seeds = [context.rng.getrandbits(31) for _ in range(context.settings.runs)]
     context.progress("training with the shipped script", 0.1)
-    shipped = _train_modelled(context, "reference", context.pristine(), seeds)
+    shipped = train_modelled(context, "reference", context.pristine(), seeds)
     context.progress("training with your script", 0.5)
-    yours = _train_modelled(context, "learner", context.submission, seeds)
+    yours = train_modelled(context, "learner", context.submission, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
         _refuse_work_elsewhere(_books(mine), _books(theirs))
     first, reference = _books(yours[0]), _books(shipped[0])
-    speedup = figures.step_time_us(reference) / figures.step_time_us(first)
     values = {
-        "step-speedup": speedup,
+        "step-speedup": figures.step_time_us(reference) / figures.step_time_us(first),
         "waits-per-interval": float(figures.waits_per_interval(first, context.settings.interval)),
         "launches-per-step": figures.launches_per_step(first),
         "peak-mib": figures.peak_mib(first),
@@ -91,8 +90,15 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
             "bytes_by_step": first.step_bytes,
         },
         notes=[f"Times and memory are those of an emulated device: {T4.stands_for}. {T4.source}."],
-        speedup=speedup,
+        speedup=_gain(context.settings, reference, first),
     )
+
+
+def _gain(settings: TrainingSettings, shipped: Figures, yours: Figures) -> float:
+    """What a prediction is compared with."""
+    if settings.gain == "memory":
+        return shipped.peak_bytes / yours.peak_bytes
+    return figures.step_time_us(shipped) / figures.step_time_us(yours)
 
 
 def _books(training: Training) -> Figures:
@@ -100,7 +106,8 @@ def _books(training: Training) -> Figures:
     return training.figures
 
 
-def _train_modelled(context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]) -> list[Training]:
+def train_modelled(context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]) -> list[Training]:
+    """Trains on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
     with engine_process() as engine, _session(context, role, folder, engine) as session:
         trainings = []
         for seed in seeds:
@@ -186,7 +193,7 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
             *(grade_value(spec, values[spec.id]) for spec in criteria if spec.id in values),
         ],
         details={"reference_s": rounds.times["reference"], "learner_s": rounds.times["learner"], "told": counted.told},
-        speedup=median(rounds.ratios()),
+        speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=cores, cores=os.cpu_count()),
     )
 

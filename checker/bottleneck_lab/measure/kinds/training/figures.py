@@ -18,10 +18,12 @@ def step_time_us(figures: Figures) -> float:
 
 
 def waits_per_interval(figures: Figures, interval: int) -> int:
-    """The most times that the host waited for the device in `interval` steps, from one report to the next; the first interval sets up and does not count."""
+    """The most times that the host waited for the device in `interval` steps, from one report to the next.
+
+    The first interval sets up and the last one may have two reports to make: neither counts.
+    """
     waits = figures.step_waits
-    stretches = [sum(waits[at : at + interval]) for at in range(interval, len(waits) - interval + 1, interval)]
-    return max(stretches)
+    return max(sum(waits[at : at + interval]) for at in range(interval, len(waits) - interval, interval))
 
 
 def launches_per_step(figures: Figures) -> float:

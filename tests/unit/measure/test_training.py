@@ -1,0 +1,76 @@
+"""The `training` kind: its figures and its comparison of two trainings."""
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.measure.kinds.training import figures
+from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
+from bottleneck_lab.measure.virtual_gpu.engine import Figures
+
+
+def made_up(**changed: object) -> Figures:
+    usual = {
+        "total_us": 80.0,
+        "step_us": [50.0, 10.0, *[2.0] * 38],
+        "launches": 400,
+        "waits": 0,
+        "step_waits": [9] * 10 + [0] * 20 + [5] * 10,
+        "flops": 1.0,
+        "peak_bytes": 3 << 20,
+        "reserved_bytes": 4 << 20,
+        "step_bytes": [1 << 20] * 40,
+        "steps": 40,
+    }
+    return Figures(**(usual | changed))
+
+
+def test_the_first_steps_do_not_count_as_time() -> None:
+    assert figures.step_time_us(made_up()) == 2.0
+
+
+def test_waits_are_of_the_worst_interval_between_two_reports() -> None:
+    assert figures.waits_per_interval(made_up(), 10) == 0
+    assert figures.waits_per_interval(made_up(step_waits=[0] * 15 + [1] * 4 + [0] * 21), 10) == 4
+
+
+def test_memory_that_comes_and_goes_does_not_grow() -> None:
+    saw = [(1 + step % 5) << 20 for step in range(40)]
+    assert figures.growth_mib(made_up(step_bytes=saw)) == 0
+    assert figures.growth_mib(made_up(step_bytes=[step << 20 for step in range(40)])) == pytest.approx(20, abs=1)
+
+
+REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (REPORTS[:1], "due after the steps 10, 20"),
+        ([REPORTS[0], (20, {"loss": 0.251})], "The report of step 20 says loss 0.251"),
+        ([REPORTS[0], (20, {})], "due are loss"),
+        ([REPORTS[0], (20, {"loss": float("nan")})], "loss nan"),
+    ],
+)
+def test_wrong_reports_are_named(found: list, says: str) -> None:
+    assert says in (wrong_reports(found, REPORTS, 1e-3) or "")
+
+
+def test_rounding_is_no_difference() -> None:
+    assert wrong_reports([(10, {"loss": 0.50001}), (20, {"loss": 0.25})], REPORTS, 1e-3) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({}, "due are w"),
+        ({"w": np.ones(3)}, "has the shape (3,)"),
+        ({"w": np.array([1.0, 1.1])}, "differs from the shipped script's"),
+        ({"w": np.array([1.0, np.nan])}, "differs from the shipped script's"),
+    ],
+)
+def test_wrong_parameters_are_named(found: dict, says: str) -> None:
+    assert says in (wrong_parameters(found, {"w": np.ones(2)}, 1e-3) or "")
+
+
+def test_the_same_parameters_are_right() -> None:
+    assert wrong_parameters({"w": np.array([1.0, 1.0001])}, {"w": np.ones(2)}, 1e-3) is None

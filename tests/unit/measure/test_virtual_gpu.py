@@ -1,0 +1,215 @@
+"""The virtual GPU: its models, what travels to its engine, and what a PyTorch program sees of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from bottleneck_lab.measure.virtual_gpu.clock import Clock
+from bottleneck_lab.measure.virtual_gpu.codec import Handle, Malformed, decode, encode
+from bottleneck_lab.measure.virtual_gpu.engine import Engine
+from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
+from bottleneck_lab.measure.virtual_gpu.spec import T4
+
+PLAIN = msgspec.structs.replace(
+    T4, scale=1.0, kernel_us=2.0, launch_us=5.0, wait_us=10.0, malloc_us=0.0, flops_per_s=1e12, bytes_per_s=1e12
+)
+
+
+class TestClock:
+    def test_the_host_runs_ahead_until_it_waits(self) -> None:
+        clock = Clock(PLAIN)
+        clock.kernel("slow", flops=100e6, nbytes=0)  # 100 us
+        clock.kernel("quick", flops=0, nbytes=0)
+        assert (clock.host_us, clock.device_us) == (10.0, 107.0)
+        clock.wait("train.py:3")
+        assert (clock.host_us, clock.waits) == (117.0, 1)
+
+    def test_short_kernels_leave_the_device_waiting_for_the_host(self) -> None:
+        clock = Clock(PLAIN)
+        for _ in range(10):
+            clock.kernel("tiny", flops=0, nbytes=0)
+        assert clock.device_us == 10 * 5.0 + 2.0
+
+    def test_a_copy_from_pageable_memory_waits_whatever_it_asked_for(self) -> None:
+        clock = Clock(PLAIN)
+        clock.copy("h2d", 1000, pinned=False, blocking=False, line="")
+        assert clock.waits == 1
+        clock.copy("h2d", 1000, pinned=True, blocking=False, line="")
+        assert clock.waits == 1
+
+
+class TestMemory:
+    def test_a_storage_counts_once_and_until_its_last_holder_goes(self) -> None:
+        memory = Memory(capacity_bytes=10_000)
+        memory.hold(1, 1000)
+        memory.hold(1, 1000)
+        assert memory.allocated == 1024
+        memory.release(1)
+        assert memory.allocated == 1024
+        memory.release(1)
+        assert (memory.allocated, memory.peak) == (0, 1024)
+
+    def test_reserved_memory_is_given_back_only_on_request(self) -> None:
+        memory = Memory(capacity_bytes=1 << 30)
+        memory.hold(1, 5 << 20)
+        memory.release(1)
+        assert memory.reserved == 6 << 20
+        memory.empty_cache()
+        assert memory.reserved == 0
+
+    def test_a_full_device_says_what_is_there(self) -> None:
+        memory = Memory(capacity_bytes=1 << 20)
+        with pytest.raises(OutOfMemory, match=r"Tried to allocate 2\.00 MiB.*total capacity of 1\.00 MiB"):
+            memory.hold(1, 2 << 20)
+        assert memory.allocated == 0
+
+
+class TestCodec:
+    def test_arguments_come_back_as_they_were(self) -> None:
+        sent = ["add", [Handle(3), 2, [1.5, None]], {"dtype": torch.bfloat16, "at": torch.tensor([[1, 2]])}]
+        name, (handle, number, nested), named = decode(encode(sent)[8:])
+        assert (name, handle.number, number, nested) == ("add", 3, 2, [1.5, None])
+        assert named["dtype"] is torch.bfloat16
+        assert named["at"].tolist() == [[1, 2]]
+
+    @pytest.mark.parametrize("body", [b"\xc1", b"\xd4\x63\x00", b"\xc7\x02\x02zz", encode({"a": 1})[8:-1]])
+    def test_other_bytes_are_malformed(self, body: bytes) -> None:
+        with pytest.raises(Malformed):
+            decode(body)
+
+    def test_an_object_has_no_form(self) -> None:
+        with pytest.raises(TypeError, match="cannot be an operator's argument"):
+            encode([object()])
+
+
+class TestEngine:
+    @pytest.mark.parametrize("name", ["from_file", "set_", "no_such_operator"])
+    def test_refuses_what_reaches_outside(self, name: str) -> None:
+        with pytest.raises(LookupError):
+            Engine(PLAIN).call(name, "default", [], {}, "")
+
+    def test_knows_no_handle_that_it_did_not_give(self) -> None:
+        with pytest.raises(LookupError, match="no tensor 7"):
+            Engine(PLAIN).call("neg", "default", [Handle(7)], {}, "")
+
+    def test_counts_the_arithmetic_of_a_product(self) -> None:
+        engine = Engine(PLAIN)
+        a = engine.upload(torch.ones(4, 8), None, True, False, "")
+        b = engine.upload(torch.ones(8, 2), None, True, False, "")
+        engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
+        assert engine.clock.flops == 2 * 4 * 8 * 2
+
+    def test_a_view_costs_nothing_and_holds_its_base(self) -> None:
+        engine = Engine(PLAIN)
+        whole = engine.upload(torch.ones(1000), None, True, False, "")
+        before = engine.clock.launches, engine.memory.allocated
+        part = engine.call("slice", "Tensor", [Handle(whole.number), 0, 0, 10], {}, "")
+        engine.let_go([whole.number], 0)
+        assert (engine.clock.launches, engine.memory.allocated) == before
+        engine.let_go([part.number], 0)
+        assert engine.memory.allocated == 0
+
+
+PROGRAM = """
+import json, socket, sys, torch
+from pathlib import Path
+from torch import nn
+from bottleneck_lab.measure.virtual_gpu.backend import install
+driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
+device, facts = torch.device("virtual"), {}
+
+def trained(device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), nn.Linear(16, 20))
+    model = model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    tokens = (torch.arange(60).reshape(4, 15) % 20).to(device)
+    for _ in range(3):
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item(), [parameter.detach().cpu() for parameter in model.parameters()]
+
+(loss, here), (other, there) = trained(device), trained("cpu")
+facts["loss"] = [loss, other]
+facts["difference"] = max(float((a - b).abs().max()) for a, b in zip(here, there))
+
+driver.ask("step")
+x = torch.arange(6.0).pin_memory().to(device, non_blocking=True)
+y = (x * 2).sum()
+driver.ask("step")  # the step before had no wait
+y.item()
+driver.ask("step")  # one
+x[x > 2]
+driver.ask("step")  # one: its shape depends on values
+x.tolist()
+if y:
+    pass
+driver.ask("step")  # two
+
+early = (x + 1).to("cpu", non_blocking=True)
+facts["early"] = early.tolist()
+torch.virtual.synchronize()
+facts["late"] = early.tolist()
+
+allocated = torch.virtual.memory_allocated()
+kept = torch.zeros(1 << 18, device=device)
+facts["held"] = torch.virtual.memory_allocated() - allocated
+del kept
+facts["after"] = torch.virtual.memory_allocated() - allocated
+try:
+    torch.zeros(1 << 30, device=device)
+except torch.OutOfMemoryError as error:
+    facts["full"] = str(error)
+try:
+    x + torch.ones(6)
+except RuntimeError as error:
+    facts["mixed"] = str(error)
+print(json.dumps(facts))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What a program says that ran on the virtual GPU, with the engine's books: a process can register the device only once."""
+    script = tmp_path_factory.mktemp("program") / "program.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    with engine_process() as engine:
+        engine.begin(msgspec.structs.replace(T4, capacity_bytes=64 << 20), recording=True)
+        fd = engine.program.fileno()
+        done = subprocess.run(
+            [sys.executable, str(script), str(fd)], pass_fds=[fd], capture_output=True, text=True, check=True
+        )
+        return json.loads(done.stdout.splitlines()[-1]) | {"books": engine.end()}
+
+
+class TestProgram:
+    def test_a_transformer_trains_as_on_the_cpu(self, seen: dict) -> None:
+        assert seen["loss"][0] == pytest.approx(seen["loss"][1], rel=1e-5)
+        assert seen["difference"] < 1e-5
+
+    def test_waits_are_those_of_a_gpu(self, seen: dict) -> None:
+        assert seen["books"].figures.step_waits[:4] == [0, 1, 1, 2]
+
+    def test_a_copy_that_nobody_waited_for_has_not_arrived(self, seen: dict) -> None:
+        assert seen["early"] == [0.0] * 6
+        assert seen["late"] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+    def test_memory_is_free_as_soon_as_nobody_holds_it(self, seen: dict) -> None:
+        assert (seen["held"], seen["after"]) == (1 << 20, 0)
+
+    def test_a_full_device_and_a_mixture_of_devices_say_what_pytorch_says(self, seen: dict) -> None:
+        assert "Tried to allocate 4096.00 MiB" in seen["full"]
+        assert "Expected all tensors to be on the same device" in seen["mixed"]
+
+    def test_every_row_names_the_line_that_caused_it(self, seen: dict) -> None:
+        waits = [span for span in seen["books"].spans if span.kind == "wait"]
+        assert waits
+        assert all(Path(span.line.rpartition(":")[0]).name == "program.py" for span in waits)
