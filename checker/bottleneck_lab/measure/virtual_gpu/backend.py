@@ -37,14 +37,15 @@ class VirtualTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[VirtualTensor], described: Described, driver: Driver) -> VirtualTensor:
-        tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            described.shape,
-            strides=described.stride,
-            storage_offset=described.offset,
-            dtype=DTYPES[described.dtype],
-            device=torch.device(NAME, 0),
-        )
+        with torch.inference_mode(False):  # a tensor made in it could not be a view's base
+            tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+                cls,
+                described.shape,
+                strides=described.stride,
+                storage_offset=described.offset,
+                dtype=DTYPES[described.dtype],
+                device=torch.device(NAME, 0),
+            )
         tensor.handle = Handle(described.number)
         weakref.finalize(tensor, driver.let_go, described.number).atexit = False
         return tensor

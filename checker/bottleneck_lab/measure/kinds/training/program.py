@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from bottleneck_lab.measure.channel.wire import Arena, Channel, Value
+from bottleneck_lab.measure.channel.messages import Value
+from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser, profiling, run_child
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
