@@ -48,13 +48,13 @@ def train(device, data, report):
         loss.backward()
         optimizer.step()
 
-        losses.append(loss.detach())
+        losses.append(loss.item())
         with torch.inference_mode():
             held_out.append(F.mse_loss(forecast(cell, probe), probe_wanted).item())
         if step % LOG_EVERY == 0:
             report(
                 step,
-                loss=torch.stack(losses[-LOG_EVERY:]).mean().item(),
+                loss=sum(losses[-LOG_EVERY:]) / LOG_EVERY,
                 held_out=sum(held_out[-LOG_EVERY:]) / LOG_EVERY,
                 best=min(held_out),
             )
