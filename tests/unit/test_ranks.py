@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.scaling import Point, Sweep, curves
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.measure.kinds.ranks import emulated_check as virtual
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, covered_us, merge
-from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_costs, load_fabric
+from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, Shape, StandIn, load_costs, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulated_check import notes
 from bottleneck_lab.measure.kinds.ranks.figures import RanksMeasurement, results
 from bottleneck_lab.measure.kinds.ranks.protocol import EVENT, Event, EventKind, unpack
@@ -49,9 +49,9 @@ FIGURES = RanksMeasurement(
 
 def test_a_bucket_of_the_whole_model_takes_seventeen_milliseconds_between_two_nodes_and_under_one_within():
     whole = 4 * load_costs(LAB).elements
-    assert FABRIC.allreduce_us(whole, 8) == pytest.approx(17_250, rel=0.01)
-    assert FABRIC.allreduce_us(whole, 4) == pytest.approx(685, rel=0.01)
-    assert FABRIC.allreduce_us(whole, 1) == 0
+    assert FABRIC.allreduce_us(whole, Shape(8, 2)) == pytest.approx(17_250, rel=0.01)
+    assert FABRIC.allreduce_us(whole, Shape(4, 1)) == pytest.approx(685, rel=0.01)
+    assert FABRIC.allreduce_us(whole, Shape(1, 1)) == 0
 
 
 def test_the_modelled_step_computes_for_62_ms():
@@ -60,9 +60,24 @@ def test_the_modelled_step_computes_for_62_ms():
 
 @given(st.integers(1, 10**9), st.integers(2, 4096))
 def test_more_bytes_take_longer_and_a_tree_beats_a_ring_only_in_hops(nbytes, ranks):
-    assert FABRIC.allreduce_us(nbytes + 1_000_000, ranks) > FABRIC.allreduce_us(nbytes, ranks)
+    shape = FABRIC.whole(ranks)
+    assert FABRIC.allreduce_us(nbytes + 1_000_000, shape) > FABRIC.allreduce_us(nbytes, shape)
     if ranks > 64:
-        assert FABRIC.allreduce_us(nbytes, ranks, "tree") < FABRIC.allreduce_us(nbytes, ranks)
+        assert FABRIC.allreduce_us(nbytes, shape, "tree") < FABRIC.allreduce_us(nbytes, shape)
+
+
+def test_a_hop_costs_what_the_link_that_it_crosses_costs():
+    inside, between = FABRIC.intra_hop_us, FABRIC.inter_hop_us
+    assert FABRIC.spread_us(0, Shape(8, 2)) == 2 * between + 5 * inside
+    assert FABRIC.allreduce_us(0, FABRIC.shape([0, 1, 2, 3])) == 2 * 3 * inside
+    assert FABRIC.allreduce_us(0, FABRIC.shape([1, 5])) == 2 * between
+
+
+def test_what_broadcasts_cost_is_said_where_it_counts():
+    dear = msgspec.structs.replace(CURVES[0].points[-1], step_ms=180, broadcast_ms=118)
+    assert "`broadcast_buffers`" in dear.told_broadcast
+    assert "96.8% of the ideal, not 33.3%" in dear.told_broadcast
+    assert not msgspec.structs.replace(dear, broadcast_ms=1).told_broadcast
 
 
 def test_communication_runs_beside_compute_and_the_optimizer_waits_for_it():

@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 import msgspec
 
+_TOLD_FROM = 0.01
+"""Share of a step from which on the cost of its broadcasts is named."""
+
 
 class Point(msgspec.Struct, frozen=True):
     """Modelled throughput at one number of ranks.
 
     `alone_ms`: the step on one rank, where nothing is communicated. `link_ms`: time on the link of one step's collectives. `source`: `reducer`
-    where so many ranks really ran, else `replayed`.
+    where so many ranks really ran, else `replayed`. `broadcast_ms`: what the step takes longer than without its broadcasts.
     """
 
     ranks: int
@@ -22,6 +25,7 @@ class Point(msgspec.Struct, frozen=True):
     link_ms: float
     images_per_s: float
     source: Literal["reducer", "replayed"]
+    broadcast_ms: float = 0.0
 
     @property
     def lost_ms(self) -> float:
@@ -32,6 +36,17 @@ class Point(msgspec.Struct, frozen=True):
     def efficiency(self) -> float:
         """Share (0-1) of the ideal."""
         return self.alone_ms / self.step_ms
+
+    @property
+    def told_broadcast(self) -> str:
+        """What broadcasts cost here, as a sentence; empty below 1% of the step."""
+        if self.broadcast_ms < _TOLD_FROM * self.step_ms:
+            return ""
+        return (
+            f"On {self.ranks} ranks {self.broadcast_ms:.1f} of {self.step_ms:.1f} ms a step are broadcasts. DistributedDataParallel's "
+            f"`broadcast_buffers`, on by default, sends rank 0's buffers (BatchNorm's statistics) before forward passes. "
+            f"Without them: {self.alone_ms / (self.step_ms - self.broadcast_ms):.1%} of the ideal, not {self.efficiency:.1%}."
+        )
 
     @property
     def amdahl(self) -> float:

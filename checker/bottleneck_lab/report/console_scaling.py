@@ -58,3 +58,5 @@ def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:
             f"without them {point.amdahl:.2f}x as fast (Amdahl), with all of it hidden {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
             indent=1,
         )
+    if told := curve.points[-1].told_broadcast:
+        sheet.line(told, indent=1)

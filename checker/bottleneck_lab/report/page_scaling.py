@@ -53,6 +53,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         _sweep_chart(curves),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
         [_figures(curve) for curve in curves],
+        [tag("p", told) for curve in curves if (told := curve.points[-1].told_broadcast)],
         tag("h3", "What these figures rest on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
         lead=lead,

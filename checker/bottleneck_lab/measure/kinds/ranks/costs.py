@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -53,6 +54,13 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return a_pass * self.images * self.micro_batches + self.optimizer_us
 
 
+class Shape(NamedTuple):
+    """The ranks of a collective, as the links see them: how many, on how many nodes."""
+
+    ranks: int
+    nodes: int
+
+
 class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The links and the host of the emulated machines: nodes of `ranks_per_node` GPUs on NVLink, nodes joined by Ethernet."""
 
@@ -70,40 +78,52 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Nodes that so many ranks fill."""
         return -(-ranks // self.ranks_per_node)
 
-    def _link(self, ranks: int) -> tuple[float, float]:
-        """Bytes a microsecond and microseconds a hop of the slowest link among so many ranks."""
-        if ranks <= self.ranks_per_node:
-            return self.intra_bytes_per_s / 1e6, self.intra_hop_us
-        return self.inter_bytes_per_s / 1e6, self.inter_hop_us
+    def whole(self, ranks: int) -> Shape:
+        """All ranks of a job that fills one node after the other."""
+        return Shape(ranks, self.nodes(ranks))
 
-    def allreduce_us(self, nbytes: int, ranks: int, algorithm: Algorithm = "ring") -> float:
+    def shape(self, ranks: Iterable[int]) -> Shape:
+        """These ranks of a job."""
+        chosen = list(ranks)
+        return Shape(len(chosen), len({rank // self.ranks_per_node for rank in chosen}))
+
+    def _bytes_per_us(self, shape: Shape) -> float:
+        """Of the slowest link between these ranks."""
+        return (self.intra_bytes_per_s if shape.nodes == 1 else self.inter_bytes_per_s) / 1e6
+
+    def _around_us(self, shape: Shape) -> float:
+        """Hops of what goes once around the ring, to all but the rank where it began: as many links between nodes as there are, the rest inside."""
+        hops = shape.ranks - 1
+        between = min(shape.nodes, hops) if shape.nodes > 1 else 0
+        return between * self.inter_hop_us + (hops - between) * self.intra_hop_us
+
+    def allreduce_us(self, nbytes: int, shape: Shape, algorithm: Algorithm = "ring") -> float:
         """All-reduce of `nbytes` on every rank.
 
-        Ring: 2(n-1) hops, each moving 1/n of the bytes over the slowest link (Patarasuk and Yuan, 2009). Tree: the same bytes, but only
-        2·log2(nodes) slow hops beside the ring inside a node: what a library changes to when rings become long.
+        Ring: 2(n-1) hops, each moving 1/n of the bytes, at the rate of the slowest link (Patarasuk and Yuan, 2009). Tree: the same bytes, but only
+        2·log2(nodes) hops between nodes beside the ring inside a node: what a library changes to when rings become long.
         """
-        if ranks == 1:
+        if shape.ranks == 1:
             return 0.0
-        rate, hop_us = self._link(ranks)
-        transfer_us = 2 * (ranks - 1) / ranks * nbytes / rate
-        if algorithm == "tree" and self.nodes(ranks) > 1:
-            inside = 2 * (min(ranks, self.ranks_per_node) - 1) * self.intra_hop_us
-            return transfer_us + inside + 2 * (self.nodes(ranks) - 1).bit_length() * hop_us
-        return transfer_us + 2 * (ranks - 1) * hop_us
+        transfer_us = 2 * (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(shape)
+        if algorithm == "tree" and shape.nodes > 1:
+            inside = 2 * (min(shape.ranks, self.ranks_per_node) - 1) * self.intra_hop_us
+            return transfer_us + inside + 2 * (shape.nodes - 1).bit_length() * self.inter_hop_us
+        return transfer_us + 2 * self._around_us(shape)
 
-    def spread_us(self, nbytes: int, ranks: int) -> float:
+    def spread_us(self, nbytes: int, shape: Shape) -> float:
         """Broadcast or all-gather of `nbytes` in total: once around the ring."""
-        if ranks == 1:
+        if shape.ranks == 1:
             return 0.0
-        rate, hop_us = self._link(ranks)
-        return (ranks - 1) / ranks * nbytes / rate + (ranks - 1) * hop_us
+        return (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(shape) + self._around_us(shape)
 
     def assumptions(self) -> list[str]:
         """What every modelled figure rests on, one sentence each, to be printed beside it."""
         return [
             f"modelled: nodes of {self.ranks_per_node} virtual GPUs; {self.intra_bytes_per_s / 1e9:g} GB/s and {self.intra_hop_us:g} µs a hop inside a node, "
             f"{self.inter_bytes_per_s / 1e9:g} GB/s and {self.inter_hop_us:g} µs between nodes (100 Gbit/s Ethernet)",
-            "modelled: one alpha-beta ring per all-reduce, compute and communication on separate streams that do not slow each other",
+            "modelled: one alpha-beta ring per all-reduce, each hop charged as the link that it crosses",
+            "modelled: compute and communication on separate streams that do not slow each other",
             "not modelled: contention of communication kernels with compute, choice of algorithm and bandwidth ramp, jitter, bucket copies, "
             "compression kernels, input loading, convergence",
         ]

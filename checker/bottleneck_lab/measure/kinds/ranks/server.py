@@ -266,7 +266,9 @@ class FabricServer:
                 f"Rank {odd} is in {self._words(odd)} while rank {self.world - 1} is in {self._words(self.world - 1)}.",
             )
         self._move(event)
-        end = max(link.announced[1] for link in self.links) + collective_us(event, self.world, self.fabric)
+        end = max(link.announced[1] for link in self.links) + collective_us(
+            event, self.fabric.whole(self.world), self.fabric
+        )
         for link in self.links:
             communicate(link.clock, event, link.announced, end, gradients=link.gradients)
             link.waiting = None

@@ -23,15 +23,17 @@ class _Replayed:
         self.algorithm = algorithm
         self.alone_us = self.step_us(1)
 
-    def step_us(self, world: int) -> float:
-        """A step after the warm-up."""
-        ends = self.clock(world).step_ends_us
+    def step_us(self, world: int, without: EventKind | None = None) -> float:
+        """A step after the warm-up; as if nothing of the kind `without` were sent."""
+        ends = self.clock(world, without).step_ends_us
         return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
 
-    def clock(self, world: int) -> RankClock:
-        """The rank's clock after all events."""
+    def clock(self, world: int, without: EventKind | None = None) -> RankClock:
+        """The rank's clock after all events but those of the kind `without`."""
         clock = RankClock(self.fabric)
         for event in self.events:
+            if event.kind is without:
+                continue
             if event.kind in COLLECTIVES:
                 announced = clock.announce()
                 communicate(clock, event, announced, announced[1] + self._collective_us(event, world))
@@ -40,7 +42,7 @@ class _Replayed:
         return clock
 
     def _collective_us(self, event: Event, world: int) -> float:
-        return collective_us(event, world, self.fabric, self.algorithm)
+        return collective_us(event, self.fabric.whole(world), self.fabric, self.algorithm)
 
     def link_us(self, world: int) -> float:
         """Time on the link of the last step's collectives, one after the other."""
@@ -57,6 +59,7 @@ class _Replayed:
             step_ms=step_us / 1e3,
             alone_ms=self.alone_us / 1e3,
             link_ms=self.link_us(world) / 1e3,
+            broadcast_ms=(self.step_us(world) - self.step_us(world, EventKind.BROADCAST)) / 1e3,
             images_per_s=world * self.costs.micro_batches * self.costs.images / step_us * 1e6,
             source="reducer" if run else "replayed",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
-from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, CostTable, Fabric
+from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, CostTable, Fabric, Shape
 from bottleneck_lab.measure.kinds.ranks.protocol import DTYPES, ITEM_BYTES, Event, EventKind
 
 COLLECTIVES = {
@@ -38,14 +38,14 @@ def play(clock: RankClock, event: Event, costs: CostTable) -> None:
         clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
 
 
-def collective_us(event: Event, world: int, fabric: Fabric, algorithm: Algorithm = "ring") -> float:
+def collective_us(event: Event, shape: Shape, fabric: Fabric, algorithm: Algorithm = "ring") -> float:
     """How long a collective takes once every rank is ready for it."""
     nbytes = event.amount * ITEM_BYTES[event.flag]
     if event.kind is EventKind.BROADCAST:
-        return fabric.spread_us(nbytes, world)
+        return fabric.spread_us(nbytes, shape)
     if event.kind is EventKind.ALLGATHER:
-        return fabric.spread_us(nbytes * world, world)
-    return fabric.allreduce_us(nbytes, world, algorithm)
+        return fabric.spread_us(nbytes * shape.ranks, shape)
+    return fabric.allreduce_us(nbytes, shape, algorithm)
 
 
 def communicate(
