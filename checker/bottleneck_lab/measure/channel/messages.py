@@ -24,7 +24,7 @@ class Message:
 
     def values(self) -> list[Value]:
         """The values that travel."""
-        found = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]  # every subclass is a dataclass
+        found = list(vars(self).values())
         return found[0] if _is_open(self.number) else found
 
 
