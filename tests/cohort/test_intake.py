@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.intake import content_of
+from bottleneck_lab.cohort.intake import Intake, content_of
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES
 from bottleneck_lab.cohort.receipts import receipt_problem
 from bottleneck_lab.cohort.refused import RefusedError
@@ -159,9 +160,19 @@ def test_an_altered_blob_is_noticed_and_not_measured(sqlite_room):
     assert "altered" in sqlite_room.rows(tables.submissions)[0].note
 
 
-def test_orphans_are_collected_once_they_are_old_and_nothing_else(tmp_path):
-    import os
+def test_what_a_killed_server_stored_for_nobody_goes_at_the_next_start(sqlite_room):
+    _, ada = sqlite_room.join()
+    kept = sqlite_room.submit(ada).receipt.content_sha256
+    (orphan,) = sqlite_room.cohort.blobs.put([b"never acknowledged"])
+    for name in (kept, orphan):
+        os.utime(sqlite_room.cohort.blobs.path(name), (0, 0))
+    with Intake(sqlite_room.cohort):
+        pass
+    assert sqlite_room.cohort.blobs.path(kept).exists()
+    assert not sqlite_room.cohort.blobs.path(orphan).exists()
 
+
+def test_orphans_are_collected_once_they_are_old_and_nothing_else(tmp_path):
     blobs = Blobs(tmp_path / "blobs")
     kept, old, young = blobs.put([b"kept", b"old", b"young"])
     for name in (kept, old):

@@ -61,6 +61,11 @@ class Intake:
             self._identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
 
     def __enter__(self) -> Intake:
+        """Begin; first, while nothing comes in yet, remove blobs that were stored for submissions that never came to be."""
+        with self._cohort.database.reading() as connection:
+            wanted = connection.execute(select(tables.submissions.c.blob)).scalars().all()
+        if removed := self._cohort.blobs.collect(wanted):
+            log.info("%d blobs of no submission were removed", removed)
         self._thread.start()
         return self
 

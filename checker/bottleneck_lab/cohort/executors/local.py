@@ -66,7 +66,11 @@ class LocalExecutor(Executor):
         return True
 
     def submit(self, slot: str, folder: Path, device: Device) -> str:
-        environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu")} if device == "cuda" else {})}
+        chosen = {
+            "CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu"),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }  # as NVML counts them
+        environment = {**os.environ, **(chosen if device == "cuda" else {})}
         try:
             with (folder / "log").open("wb") as log:
                 process = subprocess.Popen(
