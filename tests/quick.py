@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FAST_S = 3.0
-UNKNOWN_S = {False: 0.1, True: 5.0}
+UNKNOWN_S = {False: 0.2, True: 5.0}
 """What a test that has not run here yet is taken for: one that is not marked as long, and one that is."""
 SECONDS = "quick/seconds"
 LOADED_BY_NAME = {

@@ -21,6 +21,7 @@ from bottleneck_lab.cohort.intake import Intake
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.runner import Runner
 
+from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 
 MINI = Path(__file__).parents[1] / "integration" / "mini"
@@ -151,7 +152,7 @@ class Room:
 
     def runner(self, *, gpus=(), machine: int = 1, name: str = "test", executor=None) -> Runner:
         executor = executor or LocalExecutor(self.cohort.folder / "slots", list(gpus), machine=machine, command=COMMAND)
-        return Runner(self.cohort, executor, name)
+        return Runner(self.cohort, executor, name, sandbox_required=not NO_SANDBOX)
 
     def rows(self, table) -> list:
         with self.cohort.database.reading() as connection:

@@ -31,9 +31,10 @@ from pathlib import Path
 from bottleneck_lab.cohort.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.runner import Runner
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 with open_cohort(Path(sys.argv[1])) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], machine=int(sys.argv[2]), command=json.loads(sys.argv[3]))
-    Runner(cohort, executor, "runner").run(lambda: False, 0.05)
+    Runner(cohort, executor, "runner", sandbox_required=bool(bubblewrap())).run(lambda: False, 0.05)
 """
 
 

@@ -11,8 +11,8 @@ from bottleneck_lab.cohort.executors.local import LocalExecutor
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 
+from ..tools import NO_SANDBOX
 from ..weather import machines_fault
 from .test_runner import run_until, settled
 
@@ -45,7 +45,7 @@ def load(device):
 
 
 @pytest.mark.timed
-@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap does not work here")
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
     room = sqlite_room
     lab = catalog.find_lab("wrong")
