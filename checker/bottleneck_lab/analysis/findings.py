@@ -318,7 +318,8 @@ def _sync(seen: Evidence) -> list[Finding]:
         return []
     worst = seen.syncs[0] if seen.syncs else None
     where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls a step" if worst else ""
-    what = f", from {worst.caused_by}" if worst and worst.caused_by else ""
+    place = worst and (worst.line or worst.caused_by)
+    what = f", from {place}" if place else ""
     return [
         _finding(
             "sync-stalls",

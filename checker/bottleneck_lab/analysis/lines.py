@@ -45,20 +45,39 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     """The user's own lines by device time and then time on the host. Empty unless the capture was made with stacks."""
     if not len(timeline.python):
         return []
-    tracks = [
-        (i, thread.tid[len(LINES_OF) :]) for i, thread in enumerate(timeline.threads) if thread.tid.startswith(LINES_OF)
-    ]
-    rows = [row for track, tid in tracks for row in _of_track(timeline, calls, track, tid)] or _of_functions(
+    rows = [row for track, tid in _tracks(timeline) for row in _of_track(timeline, calls, track, tid)] or _of_functions(
         timeline, calls
     )
     return sorted(rows, key=lambda row: (-row.device_ns, -row.host_ns - row.backward_ns))[:top]
 
 
+def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
+    """The name of the user's own line that ran at each row of a host table, -1 where that was not recorded."""
+    found = np.full(len(rows), -1, dtype=np.int32)
+    for track, tid in _tracks(timeline):
+        lines = take(timeline.python, timeline.python.thread == track)
+        thread = _thread_of(timeline, track, tid)
+        if len(lines) and thread >= 0:
+            found = np.maximum(found, _line_of(lines, rows, rows.thread == thread))
+    return found
+
+
+def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
+    """The tracks that hold the lines that ran, each with the thread that it is of."""
+    threads = enumerate(timeline.threads)
+    return [(i, thread.tid[len(LINES_OF) :]) for i, thread in threads if thread.tid.startswith(LINES_OF)]
+
+
+def _thread_of(timeline: Timeline, track: int, tid: str) -> int:
+    """The thread whose lines a track holds; -1 where it is not in the capture."""
+    own = timeline.threads[track]
+    return next((i for i, t in enumerate(timeline.threads) if (t.rank, t.pid, t.tid) == (own.rank, own.pid, tid)), -1)
+
+
 def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iterator[LineRow]:
     """The lines that ran one after another on a thread, each with what began in it."""
     lines = _inside(timeline, take(timeline.python, timeline.python.thread == track))
-    own = timeline.threads[track]
-    thread = next((i for i, t in enumerate(timeline.threads) if (t.rank, t.pid, t.tid) == (own.rank, own.pid, tid)), -1)
+    thread = _thread_of(timeline, track, tid)
     if not len(lines) or thread < 0:
         return
     operators = timeline.operators

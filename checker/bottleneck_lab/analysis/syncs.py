@@ -9,49 +9,104 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host import SYNC_CALL, named
+from bottleneck_lab.analysis.lines import lines_at
 from bottleneck_lab.analysis.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.window import step_rows
-from bottleneck_lab.trace.timeline import HostTable, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Ints, SmallInts, Timeline, take
 
 
 class SyncRow(msgspec.Struct, frozen=True):
-    """Calls of one waiting function, from one place. `caused_by` is the outermost operator or range around it ("" when it was called directly)."""
+    """Calls of one waiting function, from one place. `caused_by` is the outermost operator or range around it ("" when it was called directly).
+
+    `line` is the user's own line that waited, and `awaited` the work on the device that most of the waiting was for, with the line that launched it in
+    `awaited_line`: a wait is charged to the line that waits, not to the line whose work it waits for. Lines are "" where the capture has none.
+    """
 
     name: str
     caused_by: str
     calls: int
     calls_per_step: float
     total_ns: int
+    line: str = ""
+    awaited: str = ""
+    awaited_line: str = ""
 
 
 def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
-    """Waits by function and cause, longest first. Those inside the profiler's own start and stop, outside every operator and step, are the profiler's."""
+    """Waits by function, cause and line, longest first.
+
+    Those inside the profiler's own start and stop, outside every operator and step, are the profiler's.
+    """
     waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
     if not len(waits):
         return []
-    waiting = take(timeline.runtime, waits)
+    waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
-    steps = step_rows(timeline)
-    inside = _within(waiting, steps)
-    times: dict[tuple[str, str], int] = defaultdict(int)
-    counts: Counter[tuple[str, str]] = Counter()
-    for keep, name, start, end, cause in zip(
-        inside.tolist(),
-        [timeline.strings[i] for i in waiting.name.tolist()],
-        waiting.start.tolist(),
-        waiting.end.tolist(),
-        causes,
-        strict=True,
-    ):
-        if keep or cause:
-            times[name, cause] += end - start
-            counts[name, cause] += 1
-    per = max(len(steps), 1)
+    inside, lines = _within(waiting, steps), lines_at(timeline, waiting)
+    places: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for row, (name, cause, line) in enumerate(zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)):
+        if inside[row] or cause:
+            places[name, cause, line].append(row)
+    work = _Work(timeline)
     found = [
-        SyncRow(name, cause, counts[name, cause], counts[name, cause] / per, total)
-        for (name, cause), total in times.items()
+        _row(timeline, waiting, rows, work, place, len(rows) / max(len(steps), 1)) for place, rows in places.items()
     ]
     return sorted(found, key=lambda row: -row.total_ns)
+
+
+def _row(
+    timeline: Timeline, waiting: HostTable, rows: list[int], work: _Work, place: tuple[int, str, int], per_step: float
+) -> SyncRow:
+    name, cause, line = place
+    start, end = waiting.start[rows], waiting.end[rows]
+    awaited, awaited_line = work.awaited(start, end)
+    return SyncRow(
+        name=timeline.strings[name],
+        caused_by=cause,
+        calls=len(rows),
+        calls_per_step=per_step,
+        total_ns=int((end - start).sum()),
+        line=timeline.strings[line] if line >= 0 else "",
+        awaited=awaited,
+        awaited_line=awaited_line,
+    )
+
+
+class _Work:
+    """The devices' rows, with the line that launched each."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._strings = timeline.strings
+        device = take(timeline.device, timeline.device.kind != ActivityKind.SYNC)
+        self._start, self._name = device.start, device.name
+        self._end = np.maximum.accumulate(device.end) if len(device) else device.end
+        self._line = _launching_lines(timeline, device.correlation)
+
+    def awaited(self, start: Ints, end: Ints) -> tuple[str, str]:
+        """The name and line of the work that ran for most of the time between the starts and ends; empty strings where none ran."""
+        times: Counter[tuple[int, int]] = Counter()
+        for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
+            low, high = np.searchsorted(self._end, begin, side="right"), np.searchsorted(self._start, finish)
+            shared = np.minimum(self._end[low:high], finish) - np.maximum(self._start[low:high], begin)
+            for name, line, ns in zip(
+                self._name[low:high].tolist(), self._line[low:high].tolist(), shared.tolist(), strict=True
+            ):
+                times[name, line] += max(0, ns)
+        if not times:
+            return "", ""
+        (name, line), _ = times.most_common(1)[0]
+        return self._strings[name], self._strings[line] if line >= 0 else ""
+
+
+def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
+    """The line in which each correlated runtime call was made, -1 where unknown."""
+    runtime = timeline.runtime
+    order = np.argsort(runtime.correlation, kind="stable")
+    at = np.minimum(np.searchsorted(runtime.correlation[order], correlation), max(len(order) - 1, 0))
+    if not len(order):
+        return np.full(len(correlation), -1, dtype=np.int32)
+    known = (correlation >= 0) & (runtime.correlation[order[at]] == correlation)
+    return np.where(known, lines_at(timeline, runtime)[order[at]], np.int32(-1))
 
 
 def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:

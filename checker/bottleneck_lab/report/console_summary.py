@@ -113,7 +113,7 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         _print_named(sheet, name, share, words.format_duration(share * summary.step_mean_ns))
     wall = sum(use.wall_ns for use in summary.devices) or 1
     contents = {
-        "Where the host waited": [(row.caused_by or row.name, row.total_ns) for row in summary.syncs],
+        "Where the host waited": [(words.describe_wait(row), row.total_ns) for row in summary.syncs],
         "Copies": [(f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies],
         "Top kernels": [(short_name(row.name), row.total_ns) for row in summary.kernels],
     }
@@ -185,7 +185,7 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     """The largest contents of the block: name, share of the whole time, time."""
     wall = sum(use.wall_ns for use in summary.devices) or 1
     if biggest.cause == "synchronisation":
-        rows: Iterable[tuple[str, int]] = ((row.caused_by or row.name, row.total_ns) for row in summary.syncs)
+        rows: Iterable[tuple[str, int]] = ((words.describe_wait(row), row.total_ns) for row in summary.syncs)
     elif "copy" in biggest.key:
         rows = ((f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies)
     elif biggest.key == "compute" and summary.cpu_only:

@@ -283,14 +283,16 @@ def _collectives(summary: Summary) -> Markup | None:
 def _syncs(summary: Summary) -> Markup | None:
     cells = [
         [
-            _name(row.name),
+            _name(row.line or row.name),
             _name(row.caused_by or "called directly"),
             f"{row.calls_per_step:.1f}",
             words.format_duration(row.total_ns),
+            _name(words.describe_awaited(row)),
         ]
         for row in summary.syncs[:TOP]
     ]
-    return _table(["waiting call", "caused by", "a step", "total"], cells, "Where the host waited", numeric=(2, 3))
+    head = ["line or call that waited", "caused by", "a step", "total", "mostly for"]
+    return _table(head, cells, "Where the host waited", numeric=(2, 3))
 
 
 def _copies(summary: Summary) -> Markup | None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.syncs import SyncRow
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure, format_range
@@ -164,6 +165,18 @@ def describe_gain(finding: Finding) -> str:
     if finding.share_of_wall <= 0:
         return "no figure"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
+
+
+def describe_wait(row: SyncRow) -> str:
+    """Who waited, and for what: the line where the capture has lines, else what called."""
+    what = describe_awaited(row)
+    return f"{row.line or row.caused_by or row.name}{', for ' + what if what else ''}"
+
+
+def describe_awaited(row: SyncRow) -> str:
+    """The work that most of the waiting was for, and the line that launched it where that is known."""
+    place = f", launched in {row.awaited_line}" if row.awaited_line else ""
+    return f"{row.awaited}{place}" if row.awaited else ""
 
 
 def describe_standing(standing: Standing | None) -> str:

@@ -9,12 +9,15 @@ import msgspec
 import pytest
 import torch
 
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Handle, Malformed, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
-from bottleneck_lab.measure.virtual_gpu.owner import engine_process
+from bottleneck_lab.measure.virtual_gpu.owner import Books, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
+from bottleneck_lab.measure.virtual_gpu.trace import write_trace
+from bottleneck_lab.trace.load import load
 
 PLAIN = msgspec.structs.replace(
     T4, scale=1.0, kernel_us=2.0, launch_us=5.0, wait_us=10.0, malloc_us=0.0, flops_per_s=1e12, bytes_per_s=1e12
@@ -212,4 +215,19 @@ class TestProgram:
     def test_every_row_names_the_line_that_caused_it(self, seen: dict) -> None:
         waits = [span for span in seen["books"].spans if span.kind == "wait"]
         assert waits
-        assert all(Path(span.line.rpartition(":")[0]).name == "program.py" for span in waits)
+        assert all(span.line.startswith("program.py(") for span in waits)
+
+
+def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Path) -> None:
+    engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0), recording=True)
+    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")
+    engine.step()
+    for _ in range(5):
+        engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
+    number = engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
+    engine.download(Handle(number.number), False, True, "train.py(9): train")
+    books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
+    write_trace(books, PLAIN, tmp_path / "trace.json.gz")
+    (row,) = summarise(load(tmp_path / "trace.json.gz")).syncs
+    assert (row.line, row.calls) == ("train.py(9): train", 1)
+    assert (row.awaited, row.awaited_line) == ("emulated: mm", "train.py(7): train")

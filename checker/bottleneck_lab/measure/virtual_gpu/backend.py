@@ -129,7 +129,7 @@ class Driver:
         return self._result(answer, function, tensors)
 
     def line(self) -> str:
-        """The program's own line that is running, `file:line`: of the launching thread, also while autograd's runs."""
+        """The program's own line that is running, `file(line): function`: of the launching thread, also while autograd's runs."""
         return _own_line(sys._current_frames().get(threading.main_thread().ident or 0), self._folder)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -221,7 +221,7 @@ def _own_line(frame: FrameType | None, folder: str) -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(folder):
-            return f"{Path(file).name}:{frame.f_lineno}"
+            return f"{Path(file).name}({frame.f_lineno}): {frame.f_code.co_name}"
         frame = frame.f_back
     return ""
 

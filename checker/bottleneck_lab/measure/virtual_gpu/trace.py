@@ -12,8 +12,11 @@ from typing import Any
 from bottleneck_lab.measure.virtual_gpu.clock import Span
 from bottleneck_lab.measure.virtual_gpu.owner import Books
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+from bottleneck_lab.trace.names import LINES_OF
 
 HOST, DEVICE, STREAM = 1000, 0, 7
+LINES = f"{LINES_OF}{HOST}"
+"""The track of the program's lines."""
 DISPATCH_SHARE = 0.6
 """Of the host's time for an operator, what passes before the driver's own call: Python and PyTorch's dispatcher."""
 _HOST_ROWS = {
@@ -64,8 +67,7 @@ def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     hosts = (span for span in spans if span.kind in _HOST_ROWS and span.line)
     for line, group in groupby(hosts, key=lambda span: span.line):
         rows = list(group)
-        file, _, number = line.rpartition(":")
-        yield _row("python_function", f"{file}({number}): line", rows[0].start_us, rows[-1].end_us)
+        yield _row("python_function", line, rows[0].start_us, rows[-1].end_us, tid=LINES)
 
 
 def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
@@ -112,7 +114,7 @@ def _device_row(span: Span) -> dict[str, Any]:
 
 
 def _row(
-    category: str, name: str, start_us: float, end_us: float, pid: int = HOST, tid: int = HOST, **args: Any
+    category: str, name: str, start_us: float, end_us: float, pid: int = HOST, tid: int | str = HOST, **args: Any
 ) -> dict[str, Any]:
     return {
         "ph": "X",
