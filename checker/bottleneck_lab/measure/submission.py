@@ -25,7 +25,7 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
             _refuse(source, name)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target, follow_symlinks=False)
+        shutil.copyfile(source, target, follow_symlinks=name not in lab.spec.editable)
     return lab.code_hash(folder)
 
 

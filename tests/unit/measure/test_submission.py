@@ -54,3 +54,12 @@ def test_what_is_no_small_plain_file_is_refused(lab, workspace, tmp_path, spoil,
     with pytest.raises(LearnerFault, match=words) as caught:
         collect(lab, workspace, tmp_path / "submission")
     assert caught.value.reason == reason
+
+
+def test_a_file_that_labs_share_by_a_link_is_a_file_of_the_submission(tmp_path):
+    lab = find_lab("resnet-latency")
+    shutil.copytree(lab.path, tmp_path / "workspace")
+    collect(lab, tmp_path / "workspace", tmp_path / "submission")
+    shared = tmp_path / "submission" / "weights.py"
+    assert not shared.is_symlink()
+    assert shared.read_bytes() == (lab.path / "weights.py").read_bytes()
