@@ -78,17 +78,15 @@ def for_check(criteria: list[CriterionSpec], results: list[CriterionResult]) -> 
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
-    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1) and two ratios.
+    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1) and one ratio.
 
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
     `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
-    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; `memory_growth_ratio`, the most that is allocated in the capture
-    over what is at its beginning, on the device where that is most; and `largest_gain_ratio`, the most that removing the
+    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; and `largest_gain_ratio`, the most that removing the
     costliest finding can bring.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
-    grown = [use.peak_bytes / use.first_bytes for use in summary.memory if use.first_bytes > 0]
     gains = [finding.expected_gain_ratio for finding in summary.findings]
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
@@ -96,7 +94,6 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **waiting,
         **_device_figures(summary.devices),
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
-        **({"memory_growth_ratio": max(grown)} if grown else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
     }
 
