@@ -236,16 +236,16 @@ BROKEN_RULES = {
     "forged_group": ("wrong output", "0% of the gradients"),
     "patched_clock": ("wrong output", "ran forward 0 times"),
     "early_sending": ("tampered", "when backward had computed"),
-    "wrong_message": ("tampered", "no event of the emulation"),
+    "wrong_message": ("tampered", "not an event of the emulation"),
     "dead_rank": ("crashed", "Rank 2 ended"),
     "asks_and_leaves": ("crashed", "ended before its training was over"),
     "never_reads": ("timed out", "does not read what it asked for"),
-    "hung_rank": ("timed out", "Rank 1 did not come"),
+    "hung_rank": ("timed out", "Rank 1 did not reach"),
     "hoards_memory": ("crashed", "more than 2 GiB of memory"),
     "lost_collective": ("crashed", "is in"),
     "second_voice": ("wrong output", "with batches left"),
     "walks_frames": ("wrong output", "with batches left"),
-    "hostile_pickle": ("tampered", "no event of the emulation"),
+    "hostile_pickle": ("tampered", "not an event of the emulation"),
     "padded_gradients": ("wrong output", "200% of the gradients had been all-reduced"),
     "one_step_more": ("wrong output", "4 optimizer steps, more than there were batches"),
     "floods_events": ("tampered", "more than 100,000 events"),
@@ -318,7 +318,7 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
 
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):
     run = two_ranks(hostile_or_wrong("garbage_payload"))
-    assert "other parameters than rank 0" in (same_training(run, reference) or "")
+    assert "different parameters from rank 0" in (same_training(run, reference) or "")
 
 
 def test_a_backward_that_is_told_afterwards_ends_with_other_parameters(reference, two_ranks):
@@ -339,7 +339,7 @@ def test_what_is_sent_beside_the_update_s_gradients_hides_nothing(tmp_path, two_
 
 def test_parameters_that_are_no_numbers_are_not_the_reference_s(reference, solution, two_ranks):
     run = two_ranks(hostile_or_wrong("not_a_number"))
-    assert "no finite numbers" in (same_training(run, reference) or "")
+    assert "not finite" in (same_training(run, reference) or "")
     nothing = [(np.nan, np.nan)] * len(solution.gradients)
     assert "is not the gradient" in (same_training(replace(solution, gradients=nothing), reference) or "")
 

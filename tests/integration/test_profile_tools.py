@@ -149,7 +149,7 @@ def test_a_capture_that_shows_nothing_leaves_nothing(folder, arguments, words):
         (["--tool", "sanitizer", "--", "ls"], 4, "compute-sanitizer is not installed here"),
         (["--tool", "perf", "--", "ls"], 2, "There are: torch, nsys, ncu, sanitizer, memory"),
         (["--", "no-such-program"], 2, "'no-such-program' is not one"),
-        (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is no schedule"),
+        (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is not a schedule"),
         (["--check", "all", "--", "net.py"], 2, "memcheck, racecheck"),
         (["--out", ".", "--", "net.py"], 2, "exists already"),
         (["--stack"], 2, "only --tool and --device"),

@@ -62,7 +62,8 @@ class TestCompletion:
         assert _complete("lab start ", tmp_path, BOTTLENECK_LAB_CONTENT=str(tmp_path)) == []
 
     def test_prints_the_script_to_install(self, tmp_path):
-        done = _python(["-m", "bottleneck_lab", "--show-completion", "bash"], tmp_path)
+        named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else it is for the shell that runs the tests
+        done = _python(["-m", "bottleneck_lab", "--show-completion", "bash"], tmp_path, **named)
         assert "complete -o default -F" in done.stdout
 
 

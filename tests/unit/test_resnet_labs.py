@@ -273,7 +273,7 @@ def profiled(lab, workspace, tmp_path):
 def test_a_script_that_records_nothing_is_told_what_its_part_is(tmp_path):
     shutil.copytree(TOP_OPS, tmp_path / "work")
     (tmp_path / "work" / "profile_resnet.py").write_text("print('4 passes: no trace')\n")
-    with pytest.raises(UsageError, match=r"recorded nothing") as error:
+    with pytest.raises(UsageError, match=r"wrote no trace") as error:
         profiled(course_lab("resnet-top-ops"), tmp_path / "work", tmp_path)
     assert "README.md" in error.value.remedy
 

@@ -79,7 +79,7 @@ def read_regular(path: Path) -> bytes:
     """What a regular file holds, up to one byte more than MAX_BYTES. Raises UsageError for a file that cannot be read, or a pipe, which might never end."""
     remedy = "Name a verdict file, as `lab check --json` writes it."
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UsageError(f"{path} is not a regular file.", remedy)
