@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import evidence, report
 from bottleneck_lab.trace import load
-from bottleneck_lab.workspace.diagnosis_file import save_answers
+from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURES = Path(__file__).parents[2] / "datasets" / "captures"
@@ -19,7 +19,7 @@ CAPTURES = Path(__file__).parents[2] / "datasets" / "captures"
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A lab with one capture of the shipped code and an answer that is compared with it."""
+    """A lab with one capture of the shipped code and a committed answer that is compared with it."""
     lab = find_lab("dataloader")
     workspace, _ = start_workspace(lab, tmp_path / "here", "virtual")
     folder = workspace.captures / "0001-torch"
@@ -28,7 +28,7 @@ def workspace(tmp_path, monkeypatch):
     described = {"files": ["trace.json.gz"], "tool": "torch", "code": lab.code_hash(lab.path)}
     (folder / "capture.json").write_text(json.dumps(described))
     question = next(question for question in lab.spec.questions if question.from_capture)
-    save_answers(workspace, {question.id: 0.5})
+    commit(workspace, {question.id: 0.5}, folder.name)
     monkeypatch.chdir(workspace.root)
     return workspace
 
