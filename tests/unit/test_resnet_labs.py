@@ -24,7 +24,7 @@ from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis
 from bottleneck_lab.grading.sequential import State
-from bottleneck_lab.measure.kinds.speedup.check import Case
+from bottleneck_lab.measure.kinds.speedup.case import Case
 
 ROOT = Path(__file__).parents[2]
 LATENCY, TOP_OPS = ROOT / "labs" / "resnet-latency", ROOT / "labs" / "resnet-top-ops"

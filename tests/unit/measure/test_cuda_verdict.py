@@ -10,8 +10,7 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, Lab
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure.kinds.speedup import check as speedup
-from bottleneck_lab.measure.kinds.speedup import kernels
+from bottleneck_lab.measure.kinds.speedup import kernels, refusals
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.programs import find_program
@@ -81,7 +80,7 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
         tool.write_text(f'#!/bin/sh\necho "========= {memcheck}"\n')
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
-        monkeypatch.setattr(speedup, "MAX_SLOWED", 99.0)  # a CPU that runs other tests is slowed by those
+        monkeypatch.setattr(refusals, "MAX_SLOWED", 99.0)  # a CPU that runs other tests is slowed by those
         return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
 
     return check

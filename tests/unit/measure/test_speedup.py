@@ -12,16 +12,15 @@ from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup import check as speedup
-from bottleneck_lab.measure.kinds.speedup.check import (
-    Case,
-    _refuse_kernels_left_running,
-    _refuse_more_threads,
-    _refuse_overhead,
-    _sample,
-    _spared,
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
+from bottleneck_lab.measure.kinds.speedup.case import Case
+from bottleneck_lab.measure.kinds.speedup.refusals import (
+    refuse_kernels_left_running,
+    refuse_more_threads,
+    refuse_overhead,
 )
+from bottleneck_lab.measure.kinds.speedup.results import spared, target_results
+from bottleneck_lab.measure.kinds.speedup.sampling import sample
 from bottleneck_lab.measure.verifier import check_lab
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
@@ -37,7 +36,7 @@ def test_what_holds_with_and_without_the_protocols_time_is_decided(ratio, state)
     made = case(ratio, overhead_s=0.001)
     assert not made.decide(TESTS, exhausted=False)
     assert made.states() == {"speedup": state}
-    _refuse_overhead([made], TESTS)
+    refuse_overhead([made], TESTS)
 
 
 def test_a_miss_that_is_the_protocols_own_is_none():
@@ -45,7 +44,7 @@ def test_a_miss_that_is_the_protocols_own_is_none():
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.INCONCLUSIVE}
     with pytest.raises(VerifierFault, match="too short"):
-        _refuse_overhead([made], TESTS)
+        refuse_overhead([made], TESTS)
 
 
 def test_a_compiler_that_is_missing_is_the_machines_fault(lab, workspace, tmp_path):
@@ -62,7 +61,7 @@ def test_what_one_case_has_missed_for_sure_needs_no_other():
     undecided, missed = case(3.1, overhead_s=0.001), case(2.0, overhead_s=0.001)
     for made in (undecided, missed):
         made.decide(TESTS, exhausted=True)
-    _refuse_overhead([undecided, missed], TESTS)
+    refuse_overhead([undecided, missed], TESTS)
 
 
 def test_as_fast_as_is_not_granted_by_the_protocols_time_either():
@@ -76,38 +75,38 @@ def test_a_little_of_the_protocols_time_leaves_it_undecided_but_is_no_error():
     made = case(3.01, overhead_s=0.0002)
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.INCONCLUSIVE}
-    _refuse_overhead([made], TESTS)
+    refuse_overhead([made], TESTS)
 
 
 @pytest.mark.parametrize(("before_s", "after_s"), [(0.1, 0.2), (0.2, 0.1), (0.16, 0.16)])
 def test_a_gpu_that_somebody_else_uses_or_that_lowers_its_clocks_is_no_attack(before_s, after_s):
-    _refuse_kernels_left_running(before_s, [0.2] * 9, after_s)
+    refuse_kernels_left_running(before_s, [0.2] * 9, after_s)
 
 
 def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering():
     with pytest.raises(LearnerFault, match=r"2\.0 times as long as before") as caught:
-        _refuse_kernels_left_running(0.1, [0.2] * 5 + [0.1] * 4, 0.09)
+        refuse_kernels_left_running(0.1, [0.2] * 5 + [0.1] * 4, 0.09)
     assert caught.value.reason == "tampered"
 
 
 @pytest.mark.parametrize(
-    ("waited_s", "spared"),
+    ("waited_s", "expected"),
     [(0.0, set()), (0.02, set()), (0.05, {"speedup"}), (99.0, {"speedup"})],
     ids=["no wait", "too short a wait", "half the time", "several threads at once"],
 )
-def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_s, spared):
+def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_s, expected):
     made = case(2.0, overhead_s=0.0, pairs=12)  # 0.12 s of the learner's
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.FAIL}
-    assert _spared([made], TESTS, waited_s) == spared
+    assert spared([made], TESTS, waited_s) == expected
 
 
 def test_one_miss_that_waiting_cannot_have_caused_is_enough():
     slow, starved = case(0.5, overhead_s=0.0), case(2.5, overhead_s=0.0)
     for made in (slow, starved):
         made.decide(TESTS, exhausted=True)
-    assert _spared([starved, slow], TESTS, waited_s=0.1) == set()
-    assert _spared([starved], TESTS, waited_s=0.05) == {"speedup"}
+    assert spared([starved, slow], TESTS, waited_s=0.1) == set()
+    assert spared([starved], TESTS, waited_s=0.05) == {"speedup"}
 
 
 class Timed:
@@ -118,16 +117,16 @@ class Timed:
             settings=SpeedupSettings(max_s=max_s), rng=random.Random(1), progress=lambda *_: None
         )
         self.seconds, self.now = seconds, 0.0
-        monkeypatch.setattr(speedup.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(sampling.time, "monotonic", lambda: self.now)
 
-    def pair(self, case):
+    def time_pair(self, case):
         reference_s, learner_s = self.seconds[case.name]
         case.reference_s.append(reference_s)
         case.learner_s.append(learner_s)
         self.now += reference_s + learner_s
 
     def sampled(self, tests=TESTS):
-        return _sample(self, [Case(name) for name in self.seconds], tests)
+        return sample(self, [Case(name) for name in self.seconds], tests)
 
 
 SIX = {f"case_{number}": (0.5, 19.0) for number in range(6)}
@@ -154,13 +153,13 @@ def test_calls_that_use_up_the_time_fail_where_they_are_far_too_slow(monkeypatch
 
 def test_one_pair_that_is_not_far_off_leaves_it_undecided(monkeypatch):
     timed = Timed(monkeypatch, 120, only=(0.1, 29.0))
-    honest = timed.pair
+    honest = timed.time_pair
 
     def pair(case):
         timed.seconds = {"only": (20.0, 11.0) if len(case.learner_s) == 5 else (0.1, 29.0)}
         honest(case)
 
-    timed.pair = pair
+    timed.time_pair = pair
     (case,) = timed.sampled()
     assert case.states() == {"speedup": State.INCONCLUSIVE}
     assert len(case.learner_s) == 6
@@ -169,15 +168,15 @@ def test_one_pair_that_is_not_far_off_leaves_it_undecided(monkeypatch):
 def test_time_used_up_by_waiting_for_a_core_is_spared(monkeypatch):
     cases = Timed(monkeypatch, 120, only=(1.0, 11.0)).sampled()
     waited = sum(cases[0].learner_s)
-    assert _spared(cases, TESTS, waited_s=0.5 * waited) == set()
-    assert _spared(cases, TESTS, waited_s=0.95 * waited) == {"speedup"}
+    assert spared(cases, TESTS, waited_s=0.5 * waited) == set()
+    assert spared(cases, TESTS, waited_s=0.95 * waited) == {"speedup"}
 
 
 def test_what_used_up_the_time_is_said(monkeypatch):
     cases = Timed(monkeypatch, 120, only=(0.1, 11.0)).sampled()
     spec = CriterionSpec("speedup", "target", "speed", 3.0, unit="x")
     lab = SimpleNamespace(spec=SimpleNamespace(devices={"cpu": DeviceSpec([spec])}))
-    (result,) = speedup._target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
+    (result,) = target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
     assert result.holds is False
     assert "11 pairs" in result.sentence
     assert result.sentence.endswith("Time ran out after so few pairs: its calls took 11 s each.")
@@ -187,7 +186,7 @@ def on(cores: float, allowed: int | None) -> None:
     """What is said of 0.12 s in which so many cores were busy, where a case allows so many threads."""
     made = case(2.0, overhead_s=0.0, pairs=12)
     made.cpu_s = 0.12 * cores
-    _refuse_more_threads([made], SimpleNamespace(threads=lambda _case: allowed))
+    refuse_more_threads([made], SimpleNamespace(threads=lambda _case: allowed))
 
 
 def test_a_case_for_one_thread_is_for_one_thread():
@@ -195,4 +194,4 @@ def test_a_case_for_one_thread_is_for_one_thread():
         on(cores, allowed)
     with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
-    _refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))
+    refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))

@@ -1,0 +1,93 @@
+"""The timed pairs of one case, and what the sequential tests say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from bottleneck_lab.analysis.statistics import bounds_at
+from bottleneck_lab.grading.sequential import Decision, SequentialTest, State
+
+FAR_PAIRS, FAR = 7, 2.0
+"""Code so slow that the time is up before the first look: this many pairs of a case, each of them this many times beyond the target, decide all the same.
+
+By the coin alone, code that meets the target comes out so once in 2⁷ times; that noise moves it by a factor of two each time has to come on top.
+"""
+
+
+@dataclass
+class Case:
+    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
+
+    `cpu_s`: CPU seconds of the learner's calls, added up. `out_of_time`: the learner's calls have used up the time of the whole comparison.
+    """
+
+    name: str
+    overhead_s: float = 0.0
+    reference_s: list[float] = field(default_factory=list)
+    learner_s: list[float] = field(default_factory=list)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    out_of_time: bool = False
+
+    def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
+        """Asks every test about the pairs so far; True while one of them wants more."""
+        without = self.without_overhead()
+        self.decisions = {
+            id_: _agreed(test, SAMPLES[id_](self), SAMPLES[id_](without), exhausted=exhausted)
+            for id_, test in tests.items()
+        }
+        if self.out_of_time and self.is_far(tests) and len(self.learner_s) >= FAR_PAIRS:
+            seen = bounds_at(self.ratios(), rank=1)
+            self.decisions["speedup"] = Decision(State.FAIL, seen, len(self.learner_s), wanted=0)
+        return any(decision.wanted for decision in self.decisions.values())
+
+    def without_overhead(self) -> Case:
+        """The same without the protocol's time; of an answer faster than that, nothing is left."""
+        reference_s, learner_s = (
+            [max(second - self.overhead_s, 1e-9) for second in side] for side in (self.reference_s, self.learner_s)
+        )
+        return replace(self, overhead_s=0.0, reference_s=reference_s, learner_s=learner_s)
+
+    def without_waiting(self, share: float) -> Case:
+        """The same without the share (0–1) of the learner's time in which its threads waited for a core."""
+        learner_s = [max(second * (1 - share), 1e-9) for second in self.learner_s]
+        return replace(self, learner_s=learner_s)
+
+    def is_far(self, tests: dict[str, SequentialTest]) -> bool:
+        """Whether there are too few pairs for a look, and the speed-up misses its target by far in every one of them, with the protocol's time and without."""
+        test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
+        if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
+            return False
+        return max(pairs) * FAR * (1 + test.doubt) < test.bar
+
+    def states(self) -> dict[str, State]:
+        """What each test said."""
+        return {id_: decision.state for id_, decision in self.decisions.items()}
+
+    def failed(self) -> bool:
+        """Whether some test says that a target is surely not met."""
+        return State.FAIL in self.states().values()
+
+    def ratios(self) -> list[float]:
+        """Reference over learner, pair by pair."""
+        return [reference / learner for reference, learner in zip(self.reference_s, self.learner_s, strict=True)]
+
+
+Samples = Callable[[Case], list[float]]
+SAMPLES: dict[str, Samples] = {
+    "speedup": Case.ratios,
+    "p50-ms": lambda case: [1000 * second for second in case.learner_s],
+}
+"""What a pair contributes to each criterion that this kind can measure."""
+
+
+def _agreed(test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool) -> Decision:
+    """The decision that holds with the protocol's time, which is in both sides' and pulls every ratio towards 1, and without it."""
+    first, second = (test.decide(each, exhausted=exhausted) for each in (samples, without))
+    if first.state is second.state:
+        return first
+    wanted = max(first.wanted, second.wanted)
+    return msgspec.structs.replace(first, state=State.CONTINUE if wanted else State.INCONCLUSIVE, wanted=wanted)

@@ -1,0 +1,55 @@
+"""The criteria's results from the measured pairs."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import msgspec
+
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.grading.criteria import grade_check, grade_decision, not_held_against, worst_case
+from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.case import SAMPLES, Case
+
+
+def answers_result(context: Context[SpeedupSettings], cases: list[Case], hard: int) -> CriterionResult:
+    """Every answer was right, or the check would have ended: says how many were checked, `hard` of them untimed."""
+    checked = sum(len(case.learner_s) for case in cases) + hard
+    return grade_check(context.required("right-answers"), None, checked)
+
+
+def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> set[str]:
+    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or that have no partner to share it with.
+
+    A neighbour on the same cores hurts a program of many threads more than the reference beside it, and by far: where one
+    thread waits for a core, the others wait for that thread.
+    """
+    share = min(1.0, max(0.0, waited_s / max(sum(sum(case.learner_s) for case in cases), 1e-9)))
+    failed = [case.without_waiting(share) for case in cases if case.failed()]
+    for case in failed:
+        case.decide(tests, exhausted=True)
+    return {id_ for id_ in tests if id_ != "speedup" or not any(case.states()[id_] is State.FAIL for case in failed)}
+
+
+def target_results(
+    context: Context[SpeedupSettings], cases: list[Case], not_charged: set[str], other_cores: float
+) -> list[CriterionResult]:
+    """One result a target, which every case has to meet on its own. A miss among `not_charged` only counts on an idle machine."""
+    results = [
+        worst_case({case.name: _result(spec, case) for case in cases})
+        for spec in context.lab.spec.devices[context.device].criteria
+        if spec.id in SAMPLES
+    ]
+    return [not_held_against(result, other_cores) if result.id in not_charged else result for result in results]
+
+
+def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
+    """What a case's pairs say of a criterion, and that they are few where its calls left time for no more."""
+    result = grade_decision(spec, case.decisions[spec.id])
+    if not (case.out_of_time and result.holds is False):
+        return result
+    said = f"{result.sentence.rstrip('.')}. Time ran out after so few pairs: its calls took {median(case.learner_s):.3g} s each."
+    return msgspec.structs.replace(result, sentence=said)

@@ -1,0 +1,46 @@
+"""How many pairs are measured, of which case, and when to stop."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from bottleneck_lab.grading.criteria import sequential_test
+from bottleneck_lab.grading.sequential import SequentialTest
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, SAMPLES, Case
+from bottleneck_lab.measure.kinds.speedup.workers import Workers
+
+
+def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
+    """The lab's criteria that pairs can decide, by id. `doubt` (0–1): by how much two runs of the same code differed here."""
+    specs = {id_: spec for id_ in SAMPLES if (spec := context.criterion(id_)) is not None}
+    return {id_: msgspec.structs.replace(sequential_test(spec), doubt=doubt) for id_, spec in specs.items()}
+
+
+def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
+    """Measures pairs until every test of every case has decided, or one has failed, which no other can make good, or the time is up."""
+    begin, max_s = time.monotonic(), workers.context.settings.max_s
+    open_ = list(cases)
+    while open_ and not any(case.failed() for case in cases) and (spent_s := time.monotonic() - begin) < max_s:
+        workers.time_pair(workers.context.rng.choice(open_))
+        workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
+        open_ = [case for case in cases if case.decide(tests, exhausted=False)]
+    for case in cases:
+        case.decide(tests, exhausted=True)
+    if open_ and not any(case.failed() for case in cases):
+        _settle_slowest(workers, cases, tests, time.monotonic() - begin)
+    return cases
+
+
+def _settle_slowest(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float) -> None:
+    """The time is up. Where the learner's calls took most of it, the slowest case gets the pairs that show it to be far too slow, as long as it does."""
+    slowest = max(cases, key=lambda case: sum(case.learner_s))
+    if sum(sum(case.learner_s) for case in cases) <= spent_s / 2:
+        return
+    while slowest.is_far(tests) and len(slowest.learner_s) < FAR_PAIRS:
+        workers.time_pair(slowest)
+    slowest.out_of_time = True
+    slowest.decide(tests, exhausted=True)

@@ -1,0 +1,99 @@
+"""The two workers of a check and the judge: fresh inputs, calls to either side, judged answers, and what the reference says of the machine."""
+
+from __future__ import annotations
+
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.analysis.statistics import log_ratios
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, SelfTest, self_test, shuffled_order
+from bottleneck_lab.measure.channel.messages import Value
+from bottleneck_lab.measure.channel.session import CallSession
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, Case
+
+
+class Workers:
+    """The two workers of a check, the learner's from when it is there; the judge, the names of the cases, and the inputs."""
+
+    learner: CallSession
+
+    def __init__(self, context: Context[SpeedupSettings], reference: CallSession, judge: ModuleType) -> None:
+        self.context = context
+        self.reference = reference
+        self.judge = judge
+        self.generator = np.random.default_rng(context.rng.getrandbits(128))
+        self.names = list(judge.cases(self.generator, context.settings.judge))
+
+    def inputs(self, case: str) -> list[Value]:
+        """Fresh inputs for one call of a case."""
+        return list(self.judge.make_inputs(self.generator, case, self.context.data, self.context.settings.judge))
+
+    def check(self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]) -> None:
+        """Raises LearnerFault when the judge does not accept the answer."""
+        if complaint := self.judge.judge(case, inputs, answer, reference, self.context.settings.judge):
+            raise LearnerFault("wrong output", complaint)
+
+    def warm_up(self, case: str) -> None:
+        """Lets both sides meet a case's shapes before it is timed; the answers are judged."""
+        for _ in range(self.context.settings.warmup_calls):
+            inputs = self.inputs(case)
+            reference = self.reference.call(inputs)[1]
+            self.check(case, inputs, self.learner.call(inputs)[1], reference)
+
+    def time_pair(self, case: Case) -> None:
+        """Times one pair on one fresh input, in random order, and judges the answer."""
+        inputs, answers = self.inputs(case.name), {}
+        for side in shuffled_order(self.context.rng, 1)[0]:
+            session = self.learner if side == "learner" else self.reference
+            before_s = session.worker.cpu_s()
+            seconds, answers[side] = session.call(inputs)
+            (case.learner_s if side == "learner" else case.reference_s).append(seconds)
+            case.cpu_s += session.worker.cpu_s() - before_s if side == "learner" else 0.0
+        self.check(case.name, inputs, answers["learner"], answers["reference"])
+
+    def adversarial(self) -> int:
+        """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a wrong answer."""
+        hard = (
+            self.judge.adversarial(self.generator, self.context.settings.judge)
+            if hasattr(self.judge, "adversarial")
+            else []
+        )
+        for case, inputs in hard:
+            reference = self.reference.call(list(inputs))[1]
+            self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
+        return len(hard)
+
+    def against_itself(self, case: str, margin: float) -> SelfTest:
+        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine is unfit."""
+        times: dict[str, list[float]] = {"reference": [], "learner": []}
+        for wanted in SELF_TEST_PAIRS:
+            while len(times["reference"]) < wanted:
+                inputs = self.inputs(case)
+                # The second call finds this input warm: a coin, as in the pairs that count, says which side has that.
+                for side in shuffled_order(self.context.rng, 1)[0]:
+                    times[side].append(self.reference.call(inputs)[0])
+            verdict = self_test(log_ratios(times["reference"], times["learner"]), margin)
+            if verdict.quiet:
+                break
+        if verdict.fit:
+            return verdict
+        raise BusyMachineError(
+            verdict.sentence, "Close other programs, wait for background jobs to end, and check again."
+        )
+
+    def reference_alone_s(self) -> float:
+        """Seconds of a call of the first case by the reference, as long as there is nobody to take turns with."""
+        for _ in range(self.context.settings.warmup_calls):
+            self.reference.call(self.inputs(self.names[0]))
+        return median(self.reference.call(self.inputs(self.names[0]))[0] for _ in range(FAR_PAIRS))
+
+    def overhead_s(self, inputs: list[Value]) -> float:
+        """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
+        return median(self.reference.echo(inputs) for _ in range(5))
