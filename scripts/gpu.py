@@ -37,13 +37,13 @@ GRACE_S, ORPHANS_S = 20.0, 5.0
 """For a step that has to end before its time, to stop its program and remove its temporary files; then for what it has left to go by itself."""
 ALL_OF_IT = 0.9
 """A step that had so much of the budget (0-1) and was not done is not cut short by it, but too long for it."""
-LEAST_GPUS = {"ranks": 2}
-"""For the kinds of measurement that one GPU does not do for."""
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
 RECORDED_BY = "scripts/gpu.py"
 DEVICE: Any = "cuda"
+COUNTERS_REFUSED = "ERR_NVGPUCTRPERM"
+"""The driver's word for counters that are kept for administrators."""
 KEPT_STEPS = 3
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
 """Where the tests marked `gpu` are: other tests need packages that nothing here does."""
@@ -153,8 +153,8 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
 
 def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
     """What a submission needs that this machine does not have, in words; empty where it has all."""
-    if gpu_count < LEAST_GPUS.get(lab.spec.measure, 1):
-        return f"needs {LEAST_GPUS[lab.spec.measure]} GPUs"
+    if gpu_count < lab.spec.devices[DEVICE].gpus:
+        return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
     sources = [(folder / name).read_text(encoding="utf-8") for name in lab.spec.editable if (folder / name).is_file()]
     without_dali = any("nvidia.dali" in source for source in sources) and not installed("nvidia-dali-cuda130")
     return "needs nvidia-dali-cuda130" if without_dali else ""
@@ -200,7 +200,7 @@ class State:
 
     def in_order(self, step: str) -> bool:
         """Whether a step was done and nothing was wrong. The data set is this machine's, which may be another one than last time."""
-        return step in self.done and step != "data" and not self.done[step]["problems"]
+        return step in self.done and step != "data" and is_good(self.done[step])
 
     def forget(self, steps: Iterable[str]) -> None:
         """As if these had never been done."""
@@ -208,8 +208,20 @@ class State:
             self.done.pop(step, None)
 
 
+def is_good(record: dict[str, Any]) -> bool:
+    """Whether a step was run and nothing was wrong with it."""
+    return not record["problems"] and "cannot" not in record
+
+
 def record_of(ran: Ran) -> dict[str, Any]:
-    """A step's outcome: what it said in its last line of JSON, or what went wrong."""
+    """A step's outcome: what it said in its last line of JSON, what went wrong, or that the machine refuses it."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    if ran.status != 0 and COUNTERS_REFUSED in ran.output:
+        return {
+            "at": at,
+            "problems": [],
+            "cannot": f"needs the GPU's counters, which the driver refuses ({COUNTERS_REFUSED})",
+        }
     last = ran.output.strip().splitlines()[-1] if ran.output.strip() else ""
     try:
         said = json.loads(last)
@@ -219,7 +231,7 @@ def record_of(ran: Ran) -> dict[str, Any]:
     if ran.status != 0:
         why = "out of time" if ran.status is None else f"status {ran.status}"
         said.setdefault("problems", [f"{why}: {ran.output.strip()[-1500:]}"])
-    return {"at": datetime.now(UTC).isoformat(timespec="seconds"), "problems": [], **said}
+    return {"at": at, "problems": [], **said}
 
 
 def work(
@@ -241,15 +253,22 @@ def work(
         ran = runner(command_of(left[0], state.folder / "captures"), limit)
         if ran.status is None and limit < min(STEP_LIMIT_S, ALL_OF_IT * budget_s):
             break
-        state.add(left[0], record_of(ran))
-        tell(left[0], state.done[left[0]])
-        left = left[1:]
+        record = record_of(ran)
+        for step in same_refusal(left) if "cannot" in record else left[:1]:
+            state.add(step, record)
+            tell(step, record)
+        left = [step for step in left if state.done.get(step) is not record]
     return left
+
+
+def same_refusal(left: list[str]) -> list[str]:
+    """The first step and those after it that record with the same tool: what it was refused, they are."""
+    return [step for step in left if step == left[0] or step.rsplit(":", 1)[-1] == left[0].rsplit(":", 1)[-1]]
 
 
 def tell(step: str, record: dict[str, Any]) -> None:
     """One line a step, and its problems."""
-    say(f"{'✗' if record['problems'] else '✓'} {step}")
+    say(f"{'✗' if record['problems'] else '✓' if is_good(record) else '-'} {step} {record.get('cannot', '')}".rstrip())
     for problem in record["problems"]:
         say(f"    {problem}")
 
@@ -287,7 +306,7 @@ def measured(gpu: str, state: State, versions: dict[str, str], left: list[str]) 
         "gpu": gpu,
         "date": day,
         "versions": versions,
-        "steps": state.done,
+        "steps": {step: row for step, row in state.done.items() if "cannot" not in row},
         "left": left,
     }
 
@@ -401,7 +420,7 @@ def keep(trace: Path, target: Path) -> dict[str, Any]:
 
 def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[str]:
     """What no record in docs/measured shows to be in order on a GPU, a line a lab."""
-    good = {step for record in records for step, row in record["steps"].items() if not row["problems"]}
+    good = {step for record in records for step, row in record["steps"].items() if is_good(row)}
     lines = []
     for lab in labs:
         missing = [what for what in submissions(lab) if f"grade:{lab.slug}:{what}" not in good]
@@ -513,6 +532,7 @@ def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Ru
     if (folder / "captures").is_dir():
         publish_captures(folder / "captures", root / "datasets" / "captures" / gpu_slug(gpu))
     docs.mkdir(parents=True, exist_ok=True)
+    cannot |= {step: row["cannot"] for step, row in state.done.items() if "cannot" in row}
     untried = [step for step in steps if step not in state.done and step not in cannot]
     record = measured(gpu, state, versions(), untried) | {"cannot": cannot}
     (docs / f"{gpu_slug(gpu)}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -50,10 +50,14 @@ class CriterionSpec(_Spec, frozen=True):
 
 
 class DeviceSpec(_Spec, frozen=True):
-    """How a lab is measured on one kind of device. `settings` is read by the lab's kind of measurement."""
+    """How a lab is measured on one kind of device. `settings` is read by the lab's kind of measurement.
+
+    `gpus` is the smallest number of CUDA devices that will do; it counts on `cuda` alone.
+    """
 
     criteria: list[CriterionSpec]
     settings: dict[str, Any] = {}
+    gpus: int = 1
 
 
 class HintSpec(_Spec, frozen=True):

@@ -20,7 +20,7 @@ _HOW_TO_GET = {
     "nvdisasm": "Run `{pip_nvcc}`; Triton brings it too.",
     "nsys": _NVIDIA.format("nsight-systems"),
     "ncu": _NVIDIA.format("nsight-compute"),
-    "compute-sanitizer": _NVIDIA.format("cuda-sanitizer"),
+    "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit brings it too.",
     "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
 }
 _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
@@ -29,7 +29,9 @@ _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "
 
 def how_to_get(name: str) -> str:
     """What to do where the program `name` is missing, as a sentence."""
-    return _HOW_TO_GET.get(name, f"Install {name}.").format(pip_nvcc=install_command("nvcc"))
+    return _HOW_TO_GET.get(name, f"Install {name}.").format(
+        pip_nvcc=install_command("nvcc"), pip_gpu=install_command("gpu")
+    )
 
 
 def find_program(name: str) -> Path | None:

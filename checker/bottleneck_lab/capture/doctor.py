@@ -11,15 +11,17 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from bottleneck_lab.capture.ncu import COUNTERS_REMEDY
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.measure.gpu import GpuState, cuda_devices, gpu_states
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap, bubblewrap_problem, how_to_allow
 from bottleneck_lab.measure.sandbox.cgroup import own_group
 from bottleneck_lab.needs import dali_build, dali_extra, install_command, require_linux, require_packages
@@ -30,6 +32,13 @@ from bottleneck_lab.workspace.home import dataset_root, home
 Need = Literal["required", "recommended", "optional"]
 
 _PROBE_S = 10
+_CAP_SYS_ADMIN = 21
+"""Its bit in a set of capabilities (linux/capability.h)."""
+_STATUS = Path("/proc/self/status")
+_DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+_WSL = Path("/dev/dxg")
+"""The GPU as Windows hands it to WSL2."""
+_DEFAULT_MODE = "As administrator: `nvidia-smi -c DEFAULT`."
 _GIB = 2**30
 
 
@@ -75,10 +84,20 @@ def choose_device(lab: Lab, asked: str | None) -> Device:
             _require_gpu(lab)
         return asked
     usable = [device for device in offered if device != "cuda"]
-    if "cuda" in offered and (gpus() or not usable):
+    if "cuda" in offered and (not usable or not gpus_missing(lab)):
         _require_gpu(lab)
         return "cuda"
     return usable[0]
+
+
+def gpus_missing(lab: Lab) -> str:
+    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty where nothing is missing."""
+    there, least = len(gpus()), lab.spec.devices["cuda"].gpus
+    if not there:
+        return "This process cannot use any CUDA device."
+    if there < least:
+        return f"'{lab.name}' needs {least} GPUs on `cuda`, and this process can use {there}."
+    return ""
 
 
 def require_torch(command: str) -> None:
@@ -88,10 +107,12 @@ def require_torch(command: str) -> None:
 
 
 def _require_gpu(lab: Lab) -> None:
-    if not gpus():
-        others = [device for device in lab.spec.devices if device != "cuda"]
-        instead = f"Use `--device {others[0]}`; " if others else ""
-        raise MachineError("This process cannot use any CUDA device.", f"{instead}`lab doctor` says what is missing.")
+    others = [device for device in lab.spec.devices if device != "cuda"]
+    instead = f"Use `--device {others[0]}`; " if others else ""
+    if missing := gpus_missing(lab):
+        raise MachineError(missing, f"{instead}`lab doctor` says what is missing.")
+    if refusals := [refusal for state in gpu_states() if (refusal := state.refusal())]:
+        raise MachineError(refusals[0], f"{instead or 'Allow it. '}{_DEFAULT_MODE}")
 
 
 def _output(*command: str) -> str | None:
@@ -142,11 +163,15 @@ def _gpu() -> list[Requirement]:
         driver = (
             version.read_text().splitlines()[0].removeprefix("NVRM version: ") if version.exists() else "driver unknown"
         )
-        return [
-            Requirement("GPU", True, f"{', '.join(names)} ({' '.join(driver.split())})", unlocks, "optional"),
-            _counters(),
-        ]
-    if version.exists():
+        found = f"{', '.join(names)} ({' '.join(driver.split())})"
+        obstacles = [row for state in gpu_states() for row in _obstacles(state)]
+        return [Requirement("GPU", True, found, unlocks, "optional"), *obstacles, _counters()]
+    if _WSL.exists():
+        found, remedy = (
+            "WSL2, but no device that this process may use",
+            "Install NVIDIA's driver in Windows, none inside WSL, then `wsl --update`.",
+        )
+    elif version.exists():
         found, remedy = (
             "a driver, but no device that this process may use",
             "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
@@ -156,22 +181,42 @@ def _gpu() -> list[Requirement]:
     return [Requirement("GPU", False, found, unlocks, "optional", remedy)]
 
 
+def _obstacles(gpu: GpuState) -> list[Requirement]:
+    """What of a GPU's state stands in the way of a measurement; as a rule nothing."""
+    rows = []
+    if refusal := gpu.refusal():
+        rows.append(Requirement("GPU mode", False, refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE))
+    if gpu.others:
+        found = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
+        found += f", a kernel running {gpu.busy:.0%} of the time" if gpu.busy is not None else ""
+        remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."
+        rows.append(
+            Requirement("GPU to itself", False, found, "verdicts other than INCONCLUSIVE", "recommended", remedy)
+        )
+    if gpu.sliced:
+        remedy = "Ratios hold on a slice. Whole GPU: as administrator, `nvidia-smi -mig 0`."
+        rows.append(
+            Requirement("whole GPU", False, "a MIG slice", "utilisation and nsys's GPU metrics", "optional", remedy)
+        )
+    return rows
+
+
 def _counters() -> Requirement:
     """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept for administrators.
 
     Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
     """
-    params = Path("/proc/driver/nvidia/params")
-    restricted = params.exists() and "RmProfilingAdminOnly: 1" in params.read_text()
-    refused = restricted and os.geteuid() != 0
-    remedy = (
-        "Run as root, or put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into /etc/modprobe.d/nvidia-profiling.conf "
-        "and load the driver again."
-    )
+    restricted = _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
+    refused = restricted and not _is_administrator()
     found = "refused: ERR_NVGPUCTRPERM" if refused else "allowed"
-    return Requirement(
-        "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy if refused else ""
-    )
+    remedy = COUNTERS_REMEDY if refused else ""
+    return Requirement("GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy)
+
+
+def _is_administrator() -> bool:
+    """Whether this process has CAP_SYS_ADMIN, which root in a container has not."""
+    effective = next(line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _program(name: str, option: str, unlocks: str) -> Requirement:
@@ -185,8 +230,19 @@ def _program(name: str, option: str, unlocks: str) -> Requirement:
     return Requirement(name, True, line, unlocks, "optional")
 
 
+def _headers() -> Requirement:
+    """Python's own headers, which Triton and Inductor compile against."""
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
+    remedy = "" if present else "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
+    return Requirement(
+        "Python.h", present, str(header.parent) if present else "not installed", unlocks, "optional", remedy
+    )
+
+
 def _programs() -> list[Requirement]:
     return [
+        _headers(),
         _program("nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"),
         _program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
         _program("compute-sanitizer", "--version", "finding races and out-of-bounds accesses"),

@@ -36,7 +36,7 @@ from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.measure.machine import cuda_devices
+from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.workspace.atomic import write_bytes
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.doctor import choose_device, gpus, gpus_missing
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make
@@ -60,6 +60,8 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
                 "`virtual` is an emulated accelerator: your host code runs for real, the device's time is modelled.",
                 style="dim",
             )
+        if "cuda" in spec.devices and gpus() and (missing := gpus_missing(workspace.lab)):
+            say(missing, style="dim")
     say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
     say(f"\nNext: cd {_quoted(workspace.root)} && lab {spec.evidence}", style="bold")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 import platform
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bottleneck_lab.measure.gpu import gpu_states
 from bottleneck_lab.needs import dali_build
 
 
@@ -78,37 +78,5 @@ def fingerprint() -> dict[str, str]:
         "python": platform.python_version(),
         **{package: _version(package) for package in ("torch", "torchvision", "numpy", dali_build())},
     }
-    return found | _gpu()
-
-
-def cuda_devices() -> list[tuple[str, str]]:
-    """Name and PCI address of the CUDA devices that this process may use, in their order; asked of the driver itself, without torch."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count, found = ctypes.c_int(0), []
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return []
-    for ordinal in range(count.value):
-        name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
-        cuda.cuDeviceGetName(name, 256, ordinal)
-        cuda.cuDeviceGetPCIBusId(address, 32, ordinal)
-        found.append((name.value.decode(errors="replace"), address.value.decode()))
-    return found
-
-
-def _gpu() -> dict[str, str]:
-    """The GPU that is measured, the first that this process may use: NVML itself counts all of the machine's."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(cuda_devices()[0][1].encode())
-        return {
-            "gpu": str(pynvml.nvmlDeviceGetName(handle)),
-            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-            "sm_clock_mhz": str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        }
-    except Exception:  # no NVML, no driver or no GPU: all the same to a fingerprint
-        return {"gpu": "none"}
+    state = gpu_states()
+    return found | (state[0].fingerprint() if state else {"gpu": "none"})

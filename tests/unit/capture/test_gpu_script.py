@@ -295,3 +295,25 @@ def test_the_list_of_what_never_ran_agrees_with_the_records(gpu):
     listed = readme.split(gpu._BEGIN)[1].split(gpu._END)[0].strip().splitlines()
     records = gpu.read_records(ROOT / "docs/measured")
     assert listed == gpu.never_run(gpu.gpu_labs(), records), "run `python scripts/gpu.py --write-never-run`"
+
+
+def test_counters_that_the_driver_refuses_are_asked_for_once(gpu, tree, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch", "ncu"])
+    ran = []
+
+    def runner(command, _limit_s):
+        ran.append(command[command.index("--do") + 1] if "--do" in command else command[-1])
+        return gpu.Ran(1, "ncu: ERR_NVGPUCTRPERM") if ran[-1].endswith(":ncu") else gpu.Ran(0, said(""))
+
+    assert gpu.main([], runner=runner, root=tree) == gpu.OK
+    assert sum(step.endswith(":ncu") for step in ran) == 1
+    record = json.loads((tree / "docs/measured/h200.json").read_text())
+    refused = {step for step, why in record["cannot"].items() if "ERR_NVGPUCTRPERM" in why}
+    assert refused == {
+        step for step in gpu.plan(gpu.gpu_labs(), ["ncu"], 2) if step.endswith(":ncu") and "ddp" not in step
+    }
+    assert not any(step.endswith(":ncu") for step in record["steps"])
+    assert "captures with `--tool ncu` on a GPU" in (tree / "docs/measured/README.md").read_text()
+    ran.clear()
+    assert gpu.main([], runner=runner, root=tree) == gpu.OK
+    assert sum(step.endswith(":ncu") for step in ran) == 1, "another time it may be allowed"

@@ -10,14 +10,12 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
 import psutil
 import pytest
 
-from bottleneck_lab.measure import machine
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox import limits, process, visible
@@ -387,28 +385,6 @@ def test_the_sandbox_shows_a_driver_that_lies_elsewhere_where_there_is_a_gpu(tmp
     command = visible.sandboxed(["ls", str(driver)], Paths(scratch), 1 << 30, gpu=gpu)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == (["libcuda.so.1"] if gpu else [])
-
-
-def test_the_gpu_of_a_verdict_is_the_one_that_is_used(monkeypatch):
-    """The driver's first is another than NVML's where CUDA_VISIBLE_DEVICES says so."""
-
-    def says(value):
-        return lambda place, *_: setattr(getattr(place, "_obj", place), "value", value)
-
-    driver = SimpleNamespace(
-        cuInit=lambda _flags: 0,
-        cuDeviceGetCount=says(1),
-        cuDeviceGetName=says(b"The fourth"),
-        cuDeviceGetPCIBusId=says(b"0000:44:00.0"),
-    )
-    nvml = Mock(
-        nvmlDeviceGetHandleByPciBusId=lambda address: address.decode(),
-        nvmlDeviceGetName=lambda handle: f"GPU at {handle}",
-    )
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _name: driver)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert machine.cuda_devices() == [("The fourth", "0000:44:00.0")]
-    assert machine._gpu()["gpu"] == "GPU at 0000:44:00.0"
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)

@@ -53,7 +53,7 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
         command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]  # else it is memory that nobody is charged for
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
-        for device in Path("/dev").glob("nvidia*"):
+        for device in [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("dxg")]:  # the second is WSL2's
             command += ["--dev-bind-try", str(device), str(device)]
     # The root itself lies in memory that nobody is charged for: nothing is to be written beside what is mounted.
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
