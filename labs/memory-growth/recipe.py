@@ -22,15 +22,17 @@ class Cell(nn.Module):
 
 
 class Data:
-    """Waves of different pitch and phase, with noise; `seed` decides which."""
+    """Waves of different pitch and phase, with noise; `seed` decides which. The sensors wear: what they read grows noisier towards the end."""
 
     def __init__(self, seed, steps=STEPS):
         rng = torch.Generator().manual_seed(seed)
         count = (steps + 1) * BATCH
         ticks = torch.arange(TICKS + 1.0)[None, :, None]
         pitch, phase = (torch.rand(count, 1, SENSORS, generator=rng) for _ in range(2))
-        noise = 0.05 * torch.randn(count, TICKS + 1, SENSORS, generator=rng)
-        self.readings = torch.sin(ticks * (0.2 + pitch) + 6.28 * phase) + noise
+        noise = torch.randn(count, TICKS + 1, SENSORS, generator=rng)
+        wear = torch.linspace(0, 1, count)[:, None, None] ** 4
+        wear[-BATCH:] = 0  # the held-out batch is of new sensors
+        self.readings = torch.sin(ticks * (0.2 + pitch) + 6.28 * phase) + (0.05 + 2 * wear) * noise
 
     def batches(self, pin_memory=False):
         """Batches of (readings, wanted), both (BATCH, TICKS, SENSORS): `wanted` is one tick ahead.

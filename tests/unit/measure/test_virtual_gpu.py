@@ -108,6 +108,15 @@ class TestEngine:
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
+    def test_an_operator_that_inference_mode_sends_whole_counts_its_parts(self) -> None:
+        engine = Engine(PLAIN)
+        x = engine.upload(torch.ones(4, 8), None, True, False, "")
+        weights = engine.upload(torch.ones(2, 8), None, True, False, "")
+        engine.call("linear", "default", [Handle(x.number), Handle(weights.number)], {}, "")
+        assert (engine.clock.flops, engine.clock.launches) == (2 * 4 * 8 * 2, 1)
+        engine.call("reshape", "default", [Handle(x.number), [8, 4]], {}, "")
+        assert engine.clock.launches == 1
+
     def test_a_view_costs_nothing_and_holds_its_base(self) -> None:
         engine = Engine(PLAIN)
         whole = engine.upload(torch.ones(1000), None, True, False, "")

@@ -12,12 +12,13 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, Malformed, encode, leaves, receive, replace
@@ -69,8 +70,8 @@ class Engine:
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
-        result = function(*args, **kwargs)
-        self._account(function, (args, kwargs), result, line)
+        result, flops = _run(function, args, kwargs)
+        self._account(function, (args, kwargs), result, flops, line)
         return replace(result, lambda value: self._describe(value, given, line))
 
     def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
@@ -171,13 +172,15 @@ class Engine:
         self._tensors[number] = tensor
         return number
 
-    def _account(self, function: Any, inputs: Any, result: Any, line: str) -> None:
+    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
         """Time and waits of an operator. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
             return
+        if is_composite(function) and _is_view_of(result, inputs):
+            return
         tensors = [value for value in leaves((inputs, result)) if isinstance(value, torch.Tensor)]
-        self.clock.kernel(name, _flops(function, inputs, result), sum(tensor.nbytes for tensor in tensors), line)
+        self.clock.kernel(name, flops, sum(tensor.nbytes for tensor in tensors), line)
         if _waits(function, inputs[0]):
             self.clock.wait(line, f"wait for {name}")
 
@@ -195,10 +198,34 @@ def _operator(name: str, overload: str) -> Any:
         raise LookupError(f"aten::{name}.{overload} is unknown") from None
 
 
-def _flops(function: Any, inputs: Any, result: Any) -> float:
-    """Floating-point operations by PyTorch's own formulas for products and convolutions; elementwise operators are bound by memory and count none."""
+def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+    """An operator's result, and its floating-point operations by PyTorch's own formulas for products and convolutions; elementwise ones count none.
+
+    In inference mode a program sends operators such as `linear` whole, which autograd takes apart; then the parts are counted.
+    """
     formula = flop_registry.get(function.overloadpacket)
-    return float(formula(*inputs[0], **inputs[1], out_val=result)) if formula else 0.0
+    if formula or not is_composite(function):
+        result = function(*args, **kwargs)
+        return result, float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
+    with FlopCounterMode(display=False) as counter:
+        return function(*args, **kwargs), float(counter.get_total_flops())
+
+
+@cache
+def is_composite(function: Any) -> bool:
+    """Whether PyTorch makes an operator up of others wherever autograd sees it."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
+
+
+def _is_view_of(result: Any, inputs: Any) -> bool:
+    """Whether an operator such as `reshape` has made nothing new."""
+    if not isinstance(result, torch.Tensor):
+        return False
+    storage = result.untyped_storage().data_ptr()
+    return any(
+        isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == storage for value in leaves(inputs)
+    )
 
 
 def _waits(function: Any, args: Any) -> bool:
