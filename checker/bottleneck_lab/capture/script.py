@@ -92,7 +92,8 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         plain.unlink()
 
     if options.snapshot and cuda:
-        torch.cuda.memory._record_memory_history(max_entries=100_000)
+        # frames of C++ would take minutes to look up when the snapshot is written; annotations tell its steps
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, global_record_annotations=True)
     try:
         with profile(
             activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []),

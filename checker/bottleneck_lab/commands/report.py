@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from bottleneck_lab.analysis.held import find_device_memory
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
@@ -25,7 +26,13 @@ from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import format_answer, shown
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report.console import render_counters, render_selection, render_summary, render_verdict
+from bottleneck_lab.report.console import (
+    render_counters,
+    render_memory,
+    render_selection,
+    render_summary,
+    render_verdict,
+)
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.report.page_verdict import Answered
@@ -33,6 +40,7 @@ from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, se
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces
+from bottleneck_lab.trace.snapshot import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import find_capture
@@ -51,7 +59,7 @@ def command(
     capture: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, or any trace file or capture folder, also one of several ranks' traces; by default this lab's latest.",
+            help="A capture's number, any trace file, memory snapshot or capture folder, also one of several ranks' traces; by default this lab's latest.",
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
@@ -85,7 +93,9 @@ def command(
     """
     keep_freed()
     subject = recorded_subject(recorded) if recorded else sibling_subject() if sibling else find_subject(capture)
-    if html:
+    if is_snapshot(subject.traces[0]) and not (query or at or gap):
+        _show_snapshot(subject.traces[0], html, json=json)
+    elif html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
     elif open_:
         open_trace(subject.traces[0])
@@ -175,6 +185,17 @@ def sibling_subject() -> Subject:
     return Subject(traces, blind=open_case(workspace) is not None)
 
 
+def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
+    """A memory snapshot: who holds what. It names no cause, so that a lab's readers may see all of it."""
+    memory = find_device_memory(load_snapshot(path))
+    if html:
+        say(f"The report is in {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}")
+    elif json:
+        print_json({"capture": str(path), "memory": memory})
+    else:
+        render_memory(memory, console())
+
+
 def _show(subject: Subject, *, json: bool) -> None:
     timeline, attempts, warning = subject.timeline(), subject.attempts(), subject.mismatch()
     summary, pairs = subject.summary(timeline), compare_kernels(timeline.counters)
@@ -262,6 +283,10 @@ def write_html(subject: Subject, target: Path) -> Path:
         environment=circumstances(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )
+    return _write(page, target)
+
+
+def _write(page: str, target: Path) -> Path:
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())

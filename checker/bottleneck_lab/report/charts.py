@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import log10
 
+from bottleneck_lab.analysis.held import DeviceMemory
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.roofline import Roofline
 from bottleneck_lab.analysis.window import Step
@@ -99,10 +100,33 @@ def memory_chart(use: MemoryUse) -> Markup | None:
     return _columns(columns, f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}", filled=1.02)
 
 
+def levels_chart(memory: DeviceMemory) -> Markup | None:
+    """Allocated in front of reserved memory, from left to right; None where nothing was recorded."""
+    if not memory.events:
+        return None
+    top = memory.peak_reserved_bytes or 1
+    drawn = [
+        _rects([(f"{name} {words.format_bytes(level)}", level) for level in levels], top, 1.02, style)
+        for name, levels, style in (
+            ("reserved", memory.reserved_levels_bytes, "ground"),
+            ("allocated", memory.levels_bytes, "cat-range"),
+        )
+    ]
+    spoken = (
+        f"Allocated and reserved memory, at most {words.format_bytes(memory.peak_bytes)} of {words.format_bytes(top)}"
+    )
+    return tag("svg", tag("title", spoken), *drawn, role="img", height=COLUMN_HEIGHT)
+
+
 def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
     """Columns side by side on one scale from zero. `filled` is the part of its place that each is wide."""
-    top, width = max((height for _, height in columns), default=0) or 1, 1 / max(len(columns), 1)
-    drawn = [
+    top = max((height for _, height in columns), default=0) or 1
+    return tag("svg", tag("title", spoken), _rects(columns, top, filled, "cat-range"), role="img", height=COLUMN_HEIGHT)
+
+
+def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: str) -> list[Markup]:
+    width = 1 / max(len(columns), 1)
+    return [
         tag(
             "rect",
             tag("title", title),
@@ -110,11 +134,10 @@ def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) 
             y=COLUMN_HEIGHT * (1 - height / top),
             width=_percent(width * filled),
             height=COLUMN_HEIGHT * height / top,
-            class_="cat-range",
+            class_=style,
         )
         for place, (title, height) in enumerate(columns)
     ]
-    return tag("svg", tag("title", spoken), drawn, role="img", height=COLUMN_HEIGHT)
 
 
 def roofline_chart(roofline: Roofline) -> Markup | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from bottleneck_lab.analysis.compare import Comparison
+from bottleneck_lab.analysis.held import DeviceMemory
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.grading.calibration import Calibration
@@ -18,6 +19,7 @@ from bottleneck_lab.report.packing import pack_timeline, pack_timelines
 from bottleneck_lab.report.page_calibration import calibration_section
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
+from bottleneck_lab.report.page_memory import memory_section
 from bottleneck_lab.report.page_scaling import scaling_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
@@ -43,6 +45,7 @@ def render_html(
     environment: Mapping[str, str] | None = None,
     scaling: Sequence[Sweep] = (),
     calibration: Calibration | None = None,
+    memory: Sequence[DeviceMemory] = (),
     warning: str = "",
 ) -> str:
     """The whole page. What is not given is left out.
@@ -55,6 +58,7 @@ def render_html(
     sections: dict[str, Section | None] = {
         "The check": verdict_section(verdict) if verdict else None,
         "How it scales": scaling_section(scaling),
+        "Who holds the memory": memory_section(memory) if memory else None,
         "Where the time went": time_section(summary) if summary else None,
         "Timeline": timeline_section(pack_timeline(timeline, blind=blind), events=timeline.events, blind=blind)
         if timeline

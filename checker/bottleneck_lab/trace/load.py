@@ -78,6 +78,11 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
         from bottleneck_lab.trace import nsys
 
         return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
+    if start[:1] == b"\x80":
+        raise CaptureError(
+            f"{path.name} is a pickle: a memory snapshot, at best, and no timeline.",
+            f"`lab report {path.name}` reads memory snapshots.",
+        )
     if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         return _load_plain
     from bottleneck_lab.trace import ncu

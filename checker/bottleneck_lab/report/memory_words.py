@@ -1,0 +1,67 @@
+"""What a memory snapshot says, as sentences and rows that every rendering shares."""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.held import DeviceMemory, Holder, Refusal
+from bottleneck_lab.report import words
+
+COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
+
+
+def describe_levels(memory: DeviceMemory) -> list[str]:
+    """How much is held, reserved and lost, and how it grows."""
+    unused = memory.reserved_bytes - memory.held_bytes
+    share = unused / memory.reserved_bytes if memory.reserved_bytes else 0.0
+    told = [
+        f"{words.format_bytes(memory.held_bytes)} are allocated in {memory.held_blocks:,} blocks, {words.format_bytes(memory.rounding_bytes)} "
+        "of it by rounding up.",
+        f"{words.format_bytes(memory.reserved_bytes)} are reserved: {words.format_bytes(unused)} ({words.format_share(share)}) of it is cached and free, "
+        f"in pieces of at most {words.format_bytes(memory.largest_free_bytes)}.",
+    ]
+    if memory.events:
+        told.append(
+            f"At the peak {words.format_bytes(memory.peak_bytes)} were allocated, and at most {words.format_bytes(memory.peak_reserved_bytes)} "
+            f"reserved, in {memory.events:,} events over {words.format_duration(memory.recorded_us * 1000)}."
+        )
+    if memory.steps:
+        told.append(
+            f"From step to step, {words.format_bytes(memory.growth_bytes_per_step)} more are allocated (median of {memory.steps:,} steps, the first "
+            "quarter left out)."
+        )
+    return told
+
+
+def describe_refusal(refusal: Refusal) -> str:
+    """An allocation that failed."""
+    return (
+        f"Out of memory: {words.format_bytes(refusal.bytes)} asked for at {refusal.line}, with {words.format_bytes(refusal.device_free_bytes)} free on "
+        f"the device and {words.format_bytes(refusal.unused_bytes)} cached and free."
+    )
+
+
+def holder_cells(row: Holder) -> list[str]:
+    """One line of the table, in the order of COLUMNS."""
+    return [
+        row.line,
+        words.format_bytes(row.held_bytes),
+        f"{row.blocks:,}",
+        words.format_bytes(row.peak_bytes),
+        _growth(row),
+        _freed(row),
+    ]
+
+
+def _growth(row: Holder) -> str:
+    if not row.grows:
+        return ""
+    if row.growth_bytes_per_step:
+        return f"+{words.format_bytes(row.growth_bytes_per_step)} a step"
+    return f"+{words.format_bytes(row.growth_bytes)}"
+
+
+def _freed(row: Holder) -> str:
+    if not row.allocated:
+        return "allocated before the recording"
+    if not row.freed_at:
+        return f"none of {row.allocated:,}"
+    return f"{words.format_share(row.freed_share)} of {row.allocated:,}, by {row.freed_at}"

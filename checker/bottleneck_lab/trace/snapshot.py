@@ -1,0 +1,148 @@
+"""What a memory snapshot of PyTorch's allocator holds: events in columns, and the blocks that were there when it was taken.
+
+The format is that of `torch.cuda.memory._snapshot()` (torch/csrc/cuda/Module.cpp, THCPModule_memorySnapshot).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.timeline import Ints, SmallInts, TinyInts
+
+NO_STACK = -1
+
+
+class Action(IntEnum):
+    """What the allocator did. What it says beyond these concerns neither allocated nor reserved bytes."""
+
+    OTHER = 0
+    ALLOC = 1
+    FREE_REQUESTED = 2
+    FREE_COMPLETED = 3
+    SEGMENT_ALLOC = 4
+    SEGMENT_FREE = 5
+    SEGMENT_MAP = 6
+    SEGMENT_UNMAP = 7
+    OOM = 8
+
+
+ACTIONS = {action.name.lower(): action for action in Action if action is not Action.OTHER}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line on a stack, as it was recorded."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorEvents:
+    """What one device's allocator did, oldest first. An OOM's `address` is what the device had free; `stack` indexes `Snapshot.stacks`, or is NO_STACK."""
+
+    action: TinyInts
+    time_us: Ints
+    address: Ints
+    bytes: Ints
+    stack: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of a segment: held by the program (`active`) or kept for later. `requested` is what was asked for, before rounding."""
+
+    address: int
+    bytes: int
+    requested: int
+    active: bool
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Memory that the allocator has from the device."""
+
+    device: int
+    bytes: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A range of the program, as `torch.profiler.record_function` marks it, begins or ends."""
+
+    device: int
+    time_us: int
+    name: str
+    begins: bool
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A whole snapshot. A stack is a tuple of indices into `frames`, the line that allocated first."""
+
+    source: str
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[int, ...], ...] = ()
+    segments: tuple[Segment, ...] = ()
+    events: dict[int, AllocatorEvents] = field(default_factory=dict)
+    """By device; devices without events are left out."""
+    annotations: tuple[Annotation, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> list[int]:
+        """Every device that it says anything about."""
+        return sorted({*self.events, *(segment.device for segment in self.segments)})
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether a file begins as a pickle does. What kind of pickle, only reading it tells."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+    except OSError:
+        return False
+    return start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """The snapshot in a pickle of `torch.cuda.memory._dump_snapshot`. Nothing in the file is executed, and no object of its choosing is made.
+
+    Raises CaptureError for a file that is damaged, or holds anything else than such a snapshot does.
+    """
+    from bottleneck_lab.trace.snapshot_pickle import SnapshotReader, UnusualPickleError
+
+    try:
+        with path.open("rb") as file:
+            return SnapshotReader(file.read, path.name).read()
+    except UnusualPickleError as error:
+        raise CaptureError(
+            f"{path.name} is not a memory snapshot: {error}. Nothing in it was executed.",
+            "Record one with `lab profile --tool memory -- python PROGRAM`, or with torch.cuda.memory._dump_snapshot.",
+        ) from error
+    except OSError as error:
+        raise CaptureError(
+            f"{path.name} cannot be read: {error.strerror}.", "Copy it again, or record it again."
+        ) from error
+
+
+def empty_events() -> AllocatorEvents:
+    """No events."""
+    return AllocatorEvents(
+        action=np.empty(0, dtype=np.int8),
+        time_us=np.empty(0, dtype=np.int64),
+        address=np.empty(0, dtype=np.int64),
+        bytes=np.empty(0, dtype=np.int64),
+        stack=np.empty(0, dtype=np.int32),
+    )
