@@ -8,14 +8,14 @@ import ssl
 import time
 from collections.abc import Callable
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from bottleneck_lab.cohort.protocol import Accepted, Join, Joined, Me, Refusal, Standing, Submission
+from bottleneck_lab.cohort.protocol import Accepted, Join, Joined, Me, OpenHints, Refusal, Standing, Submission
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
-Answer = TypeVar("Answer", Accepted, Joined, Me, Standing)
+Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHints, Standing)
 MAX_ANSWER_BYTES = 20 << 20
 TIMEOUT_S = 40.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -46,12 +46,19 @@ class Client:
     """A connection to one cohort's server. `token` is the learner's, once there is one."""
 
     def __init__(
-        self, url: str, token: str | None = None, told: Told = lambda _why: None, patience_s: float = PATIENCE_S
+        self,
+        url: str,
+        token: str | None = None,
+        told: Told = lambda _why: None,
+        *,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"'{url}' is not a server's address.", "It looks like http://192.168.1.20:8321.")
-        self._parts, self._token, self._told, self._patience_s = parts, token, told, patience_s
+        self._parts, self._token, self._told = parts, token, told
+        self._patience_s, self._timeout_s = patience_s, timeout_s
 
     @property
     def url(self) -> str:
@@ -72,6 +79,10 @@ class Client:
     def me(self) -> Me:
         """Where one stands."""
         return self._patiently("GET", "/api/me", Me)
+
+    def open_hints(self, lab: str) -> OpenHints:
+        """How many hints of a lab the instructor has opened."""
+        return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
         """One submission; with `after`, not before its version is later, or `wait_s` seconds have gone by."""
@@ -136,8 +147,8 @@ class Client:
     def _connection(self) -> http.client.HTTPConnection:
         host, port = str(self._parts.hostname), self._parts.port
         if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S)
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _gone(self, error: _Unanswered) -> LabError:
         return MachineError(

@@ -22,6 +22,14 @@ class Membership(msgspec.Struct, frozen=True):
     joined: Joined
 
 
+class HintsTold(msgspec.Struct, frozen=True):
+    """What the server of `cohort` said last of the hints that are open, by lab (None: all), and when (seconds since the epoch)."""
+
+    cohort: str
+    at: float = 0.0
+    open: dict[str, int | None] = {}
+
+
 def _folder() -> Path:
     folder = home() / "cohort"
     with explained(folder):
@@ -61,6 +69,18 @@ def require_membership() -> Membership:
     if membership is None:
         raise UsageError("You have not joined a cohort.", "`lab join URL CODE`, as your instructor tells you.")
     return membership
+
+
+def keep_hints_told(told: HintsTold) -> None:
+    """Remember it for when the server is silent."""
+    _write("hints.json", msgspec.json.encode(told))
+
+
+def load_hints_told(membership: Membership) -> HintsTold:
+    """What was said last by the server of this cohort."""
+    file, nothing = home() / "cohort" / "hints.json", HintsTold(membership.joined.cohort)
+    told = read_json(file, HintsTold) if file.exists() else nothing
+    return told if told.cohort == membership.joined.cohort else nothing
 
 
 def keep_receipt(receipt: Receipt) -> Path:

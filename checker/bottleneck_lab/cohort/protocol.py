@@ -114,6 +114,12 @@ class LabStanding(_Message, frozen=True):
     submissions: int
 
 
+class OpenHints(_Message, frozen=True):
+    """How many hints of a lab may be taken; None for all."""
+
+    open: int | None
+
+
 class Me(_Message, frozen=True):
     """A learner's own view of the cohort."""
 

@@ -11,8 +11,9 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Join, Joined, Standing, Submission
+from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Join, Joined, OpenHints, Standing, Submission
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.rules import load_rules
 from bottleneck_lab.cohort.server.guard import OPEN, ByToken, bearer, client, state
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 
@@ -101,6 +102,13 @@ def me(request: Request, person: ByToken) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         return answer(load_me(connection, shared.judge, person, shared.cohort.database.clock()))
+
+
+@router.get("/labs/{slug}/hints")
+def open_hints(request: Request, person: ByToken, slug: str) -> Response:
+    """How many hints of a lab this learner may take."""
+    with state(request).cohort.database.reading() as connection:
+        return answer(OpenHints(load_rules(connection, slug, person.id).hints_open))
 
 
 @router.post("/login-link")

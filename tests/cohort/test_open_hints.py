@@ -1,0 +1,57 @@
+"""Hints that the instructor opens, as `lab hint` hears of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bottleneck_lab.cohort import open_hints
+from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.membership import Membership, remember
+from bottleneck_lab.cohort.people import by_token, join_codes, remove
+from bottleneck_lab.cohort.protocol import Join
+from bottleneck_lab.cohort.rules import set_rules
+
+from .serving import serving
+
+
+@pytest.fixture
+def joined(sqlite_room, monkeypatch):
+    """A user of this machine who has joined a served cohort; the server's process to stop."""
+    monkeypatch.setattr(open_hints, "PATIENCE_S", 0.3)
+    with sqlite_room.cohort.database.reading() as connection:
+        code = join_codes(connection)[0]
+    with serving(sqlite_room.cohort.folder) as (port, server):
+        url = f"http://127.0.0.1:{port}"
+        membership = Membership(url, Client(url).join(Join(code, "Ada")))
+        remember(membership)
+        yield sqlite_room, membership, server
+
+
+def close_hints(room, lab: str, count: int | None) -> None:
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, lab, 0.0, hints_open=count)
+
+
+def test_without_a_cohort_every_hint_is_open():
+    assert open_hints.unlocked_hints("slow") is None
+
+
+def test_the_instructor_opens_hints_and_a_silent_server_opens_none(joined, monkeypatch):
+    room, _, server = joined
+    assert open_hints.unlocked_hints("slow") is None
+    close_hints(room, "slow", 0)
+    assert open_hints.unlocked_hints("slow") == 0
+    close_hints(room, "slow", 2)
+    assert (open_hints.unlocked_hints("slow"), open_hints.unlocked_hints("wrong")) == (2, None)
+    server.kill()
+    assert (open_hints.unlocked_hints("slow"), open_hints.unlocked_hints("wrong")) == (2, None)
+    monkeypatch.setattr(open_hints, "KEPT_S", 0.0)
+    assert open_hints.unlocked_hints("slow") is None
+
+
+def test_who_was_removed_has_every_hint(joined):
+    room, membership, _ = joined
+    close_hints(room, "slow", 0)
+    with room.cohort.database.writing() as connection:
+        remove(connection, by_token(connection, membership.joined.token), 0.0)
+    assert open_hints.unlocked_hints("slow") is None
