@@ -24,7 +24,7 @@ def test_what_is_restored_is_what_was_there_and_goes_on(room, target, tmp_path, 
     finish(room, claim(room))
     room.submit(ada)
     file = tmp_path / "backup.tar"
-    assert back_up(room.cohort, file) == 1
+    assert back_up(room.cohort, file) == 2
     assert file.stat().st_mode & 0o077 == 0
     room.submit(ada)  # is not in it
     url = (

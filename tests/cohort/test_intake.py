@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.intake import Intake, content_of
-from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES
+from bottleneck_lab.cohort.intake import Intake
+from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, content_of
 from bottleneck_lab.cohort.receipts import receipt_problem
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rules import extend, set_rules
@@ -27,7 +27,7 @@ def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(r
     asked = room.submission()
     accepted = room.intake.offer(ada, asked).result(20)
     receipt = accepted.receipt
-    assert room.cohort.blobs.get(receipt.content_sha256) == content_of(asked)
+    assert room.cohort.blobs.get(receipt.content_sha256) == content_of(asked.files)
     assert (accepted.ahead, accepted.wait_s, accepted.left) == (0, None, None)
     key = load_pem_public_key(room.cohort.public_key.encode())
     assert receipt_problem(receipt, key) is None
@@ -69,7 +69,7 @@ def test_many_at_once_are_all_stored(room):
         accepted = list(pool.map(lambda pair: room.intake.offer(*pair).result(30), zip(tokens, asked, strict=True)))
     assert len({one.receipt.submission for one in accepted}) == 60
     stored = {row.blob for row in room.rows(tables.submissions)}
-    assert stored == {hashlib.sha256(content_of(one)).hexdigest() for one in asked}
+    assert stored == {hashlib.sha256(content_of(one.files)).hexdigest() for one in asked}
 
 
 REFUSED = {

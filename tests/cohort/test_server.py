@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from bottleneck_lab.cohort import people
 from bottleneck_lab.cohort.people import ROLES
-from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission
+from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
 from bottleneck_lab.cohort.settings import change_settings
@@ -19,6 +20,7 @@ from .conftest import opened_room
 from .serving import Visitor, log_in, serving
 from .test_runner import run_until, settled
 
+TRACE = Path(__file__).parents[2] / "datasets" / "captures" / "synthetic-input.json.gz"
 NASTY = "<script>alert(1)</script>\"'&{{7*7}}\u202e\u200b"
 
 
@@ -45,7 +47,9 @@ def served(tmp_path_factory):
                     for role in ROLES[1:]
                 }
             who, token = room.join(NASTY)
-            handle = room.intake.offer(token, room.submission(f"# right\n# {NASTY}\n")).result(20).receipt.submission
+            (capture,) = room.cohort.blobs.put([content_of({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()})])
+            submission = room.submission(f"# right\n# {NASTY}\n", capture=capture)
+            handle = room.intake.offer(token, submission).result(20).receipt.submission
             run_until(room.runner(), settled(room))
             with serving(folder) as (port, _):
                 yield Served(room, port, {"learner": who, **staff}, token, handle)
@@ -83,7 +87,7 @@ def test_every_route_lets_in_its_role_and_those_above_and_nobody_else(served):
     for route in routes:
         needed, path = (
             guards(route),
-            route.path.format(handle=served.handle, slug="slow", code="x", token="x", kind="json"),
+            route.path.format(handle=served.handle, slug="slow", code="x", token="x", kind="json", name="x"),
         )
         if path.startswith("/people/"):
             path = path.replace(served.handle, served.people["learner"].handle)

@@ -160,6 +160,7 @@ def test_a_runner_that_starts_again_goes_on_with_the_clusters_jobs(sqlite_room):
     assert [row.state for row in sqlite_room.rows(tables.leases)] == ["done"]
 
 
+@pytest.mark.slow  # Slurm takes a minute to find that its node knows nothing of a job
 def test_a_controller_that_is_killed_makes_no_second_verdict(sqlite_room, cluster):
     """Killed within seconds of a start, Slurm forgets the job, or runs it twice, or gives its number to another."""
     submit(sqlite_room, 2, 1)

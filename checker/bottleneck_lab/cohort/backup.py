@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, Integer, select, text
+from sqlalchemy import Connection, Integer, func, select, text
 
 from bottleneck_lab.cohort.folder import CONFIG, Cohort, Config, open_cohort, write_config
 from bottleneck_lab.cohort.store import tables
@@ -46,10 +46,11 @@ def _fill(cohort: Cohort, archive: tarfile.TarFile) -> int:
         for table in tables.metadata.sorted_tables:
             rows = [tuple(row) for row in connection.execute(select(table))]
             _add(archive, f"tables/{table.name}.json", msgspec.json.encode(rows))
-        blobs = set(connection.execute(select(tables.submissions.c.blob)).scalars())
+        blobs = tables.blobs_of_submissions(connection)
+        count = connection.execute(select(func.count()).select_from(tables.submissions)).scalar_one()
     for name in sorted(blobs):
         _add(archive, f"blobs/{name}", cohort.blobs.get(name))
-    return len(blobs)
+    return int(count)
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,13 @@ class Blobs:
         finally:
             temporary.unlink(missing_ok=True)
         return name
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a blob of that name; one that there is will not be collected within the hour."""
+        if not re.fullmatch(r"[0-9a-f]{64}", name) or not self.path(name).is_file():
+            return False
+        os.utime(self.path(name))
+        return True
 
     def get(self, name: str) -> bytes:
         """What was stored. Raises MachineError where it is gone or is no longer what it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import ssl
@@ -12,10 +13,21 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from bottleneck_lab.cohort.protocol import Accepted, Join, Joined, Me, OpenHints, Refusal, Standing, Submission
+from bottleneck_lab.cohort.protocol import (
+    Accepted,
+    Join,
+    Joined,
+    Me,
+    OpenHints,
+    Refusal,
+    Standing,
+    Stored,
+    Submission,
+    content_of,
+)
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
-Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHints, Standing)
+Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHints, Standing, Stored)
 MAX_ANSWER_BYTES = 20 << 20
 TIMEOUT_S = 40.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -75,6 +87,17 @@ class Client:
     def submit(self, submission: Submission) -> Accepted:
         """Hand in. Repeated until the server has answered: the submission's key makes that harmless. Raises UsageError, MachineError."""
         return self._patiently("POST", "/api/submissions", Accepted, msgspec.json.encode(submission))
+
+    def send_capture(self, files: dict[str, bytes]) -> str:
+        """Have the server store the files of a capture, unless it has them; the name by which a submission refers to them."""
+        content = content_of(files)
+        name = hashlib.sha256(content).hexdigest()
+        try:
+            return self._patiently("GET", f"/api/captures/{name}", Stored).sha256
+        except RefusedByServerError as refused:
+            if refused.code != "not-found":
+                raise
+        return self._patiently("POST", "/api/captures", Stored, content).sha256
 
     def me(self) -> Me:
         """Where one stands."""

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.blobs import Blobs
 from bottleneck_lab.cohort.grades import Grade, Student, load_grades
-from bottleneck_lab.cohort.intake import files_of
 from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import Judge
 

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
@@ -20,7 +19,7 @@ from bottleneck_lab.cohort.ledger import Ledger
 from bottleneck_lab.cohort.line import load_line, load_pace
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.people import Person, by_tokens, unknown_token
-from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission
+from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission, content_of
 from bottleneck_lab.cohort.receipts import sign_receipt
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -63,7 +62,7 @@ class Intake:
     def __enter__(self) -> Intake:
         """Begin; first, while nothing comes in yet, remove blobs that were stored for submissions that never came to be."""
         with self._cohort.database.reading() as connection:
-            wanted = connection.execute(select(tables.submissions.c.blob)).scalars().all()
+            wanted = tables.blobs_of_submissions(connection)
         if removed := self._cohort.blobs.collect(wanted):
             log.info("%d blobs of no submission were removed", removed)
         self._thread.start()
@@ -94,7 +93,7 @@ class Intake:
         batch = [request for request in batch if request.answer.set_running_or_notify_cancel()]
         try:
             known = self._known([request for request in batch if self._formed(request)])
-            blobs = self._cohort.blobs.put([content_of(request.asked) for request, _ in known])
+            blobs = self._cohort.blobs.put([content_of(request.asked.files) for request, _ in known])
             with self._cohort.database.writing() as connection:
                 stored, answers = self._store(connection, known, blobs)
         except Exception:  # whatever it is: the next requests want this thread
@@ -169,6 +168,10 @@ class Intake:
                 "Install the version that the instructor named, then `lab reset --update` keeps your edits.",
             )
         _check_files(asked, lab)
+        if asked.capture is not None and not self._cohort.blobs.holds(asked.capture):
+            raise RefusedError(
+                "wrong-files", "The capture did not arrive.", "Run `lab submit` again: it sends it first."
+            )
 
 
 def _answers(connection: Connection, stored: list[_Stored], now: float) -> list[Accepted]:
@@ -183,16 +186,6 @@ def _answers(connection: Connection, stored: list[_Stored], now: float) -> list[
 def _settle(answer: Future[Accepted], refused: RefusedError) -> None:
     if not answer.done():
         answer.set_exception(refused)
-
-
-def content_of(asked: Submission) -> bytes:
-    """The blob of a submission: its files as JSON, names sorted, contents in Base64."""
-    return msgspec.json.encode(dict(sorted(asked.files.items())))
-
-
-def files_of(content: bytes) -> dict[str, bytes]:
-    """The files of a blob."""
-    return msgspec.json.decode(content, type=dict[str, bytes])
 
 
 def _check_files(asked: Submission, lab: Lab) -> None:

@@ -15,27 +15,25 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from bottleneck_lab.capture.monitor import open_nvml
-from bottleneck_lab.catalog import Device, Lab, find_lab
+from bottleneck_lab.catalog import Device, find_lab
+from bottleneck_lab.cohort.told import Diagnosis
 from bottleneck_lab.errors import LabError, MachineError
-from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing, Verdict
+from bottleneck_lab.grading.diagnosis import for_check
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.atomic import write_bytes
+from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.home import home
 
-JOB, RESULT, FILES = "job.json", "result.json", "files"
+JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
 UNSANDBOXED = "Measured without a sandbox: the instructor allowed it, and the code could have interfered."
-FROM_CAPTURE = (
-    "The diagnosis was compared with figures of the learner's own capture, as the learner's machine told them."
-)
 MAX_RESULT_BYTES = 8 << 20
 
 Check = Callable[..., Verdict]
@@ -51,6 +49,7 @@ class Job(msgspec.Struct, frozen=True):
     device: Device
     sandbox_required: bool = True
     quiet_s: float = 0.0
+    record: Record | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -62,13 +61,14 @@ class Result(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-def write_job(folder: Path, job: Job, files: dict[str, bytes]) -> None:
-    """Lay out a job's folder: readable by the runner's user alone."""
+def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str, bytes]) -> None:
+    """Lay out a job's folder, readable by the runner's user alone: the submitted files, and those of the learner's capture."""
     folder.mkdir(mode=0o700, parents=True)
-    for name, data in files.items():
-        path = folder / FILES / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    for part, contents in ((FILES, files), (CAPTURE, capture)):
+        for name, data in contents.items():
+            path = folder / part / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
     write_bytes(folder / JOB, msgspec.json.encode(job))
 
 
@@ -90,7 +90,7 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     checker = f"bottleneck-lab {version('bottleneck-lab')}"
     try:
-        result = Result(job.nonce, checker, verdict=_measure(job, folder / FILES, check))
+        result = Result(job.nonce, checker, verdict=_measure(job, folder, check))
     except LabError as error:
         result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
     except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
@@ -99,28 +99,29 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     write_bytes(folder / RESULT, msgspec.json.encode(result))
 
 
-def _measure(job: Job, files: Path, check: Check | None) -> Verdict:
-    lab = find_lab(job.lab)
+def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
+    lab, files = find_lab(job.lab), folder / FILES
     if lab.content_hash() != job.lab_hash:
         raise MachineError(f"The runner has another edition of '{job.lab}'.", "Install the server's version there.")
     notes = [] if _sandboxed(job) else [UNSANDBOXED]
     wait_until_quiet(job.quiet_s)
-    results, prediction, left_out = _diagnosis(lab, files, job.device)
+    told = Diagnosis(lab, files, folder / CAPTURE, job.record)
+    results, prediction = told.graded()
     verdict = (check or check_lab)(
         lab,
         files,
         job.device,
         data=data_folder(lab),
         home=home(),
-        diagnosis=results,
+        diagnosis=for_check(lab.spec.devices[job.device].criteria, results),
         prediction=prediction.predicted if prediction else None,
         sandbox_required=job.sandbox_required,
     )
-    copied = lab.code_hash(files) == lab.code_hash(lab.solution)
+    if verdict.prediction and any(question.to_reference for question in told.questions):
+        unmeasured = msgspec.structs.replace(verdict.prediction, measured=None)
+        verdict = msgspec.structs.replace(verdict, prediction=unmeasured)
     return msgspec.structs.replace(
-        verdict,
-        notes=[*verdict.notes, *notes, *([FROM_CAPTURE] if left_out else [])],
-        diagnosis=Standing(None, copied=True) if copied else None,
+        verdict, notes=[*verdict.notes, *notes, *told.notes], diagnosis=told.standing(verdict)
     )
 
 
@@ -134,21 +135,6 @@ def _sandboxed(job: Job) -> bool:
             "Install it, or start the runner with --allow-unsandboxed.",
         )
     return False
-
-
-def _diagnosis(lab: Lab, files: Path, device: Device) -> tuple[list[CriterionResult], Prediction | None, bool]:
-    """Graded answers, the prediction, and whether any question was left out. Broken TOML answers nothing.
-
-    What is read off the learner's own capture is left out: a runner that signs cannot vouch for a file of the learner's machine.
-    """
-    try:
-        answers: dict[str, Any] = load_answers(files)
-    except LabError:
-        answers = {}
-    questions = [question for question in lab.spec.questions if not needs_capture([question])]
-    results, prediction = grade_diagnosis(questions, answers, load_answers(lab.solution), None)
-    kept = for_check(lab.spec.devices[device].criteria, results)
-    return kept, prediction, len(questions) < len(lab.spec.questions)
 
 
 def wait_until_quiet(

@@ -36,6 +36,7 @@ class Lease(msgspec.Struct, frozen=True):
     device: Device
     lab_hash: str
     blob: str
+    capture: str | None
     told: str
     slot: str
     taken: float
@@ -103,6 +104,7 @@ _LEASE = (
         tables.submissions.c.device,
         tables.submissions.c.lab_hash,
         tables.submissions.c.blob,
+        tables.submissions.c.capture,
         tables.submissions.c.told,
         tables.leases.c.slot,
         tables.leases.c.taken,
@@ -113,15 +115,19 @@ _LEASE = (
 )
 
 
+def _as_lease(row: Any) -> Lease:
+    return Lease(*row)
+
+
 def load_lease(connection: Connection, nonce: str) -> Lease:
     """The lease of that nonce, whatever its state."""
-    return Lease(*connection.execute(_LEASE.where(tables.leases.c.nonce == nonce)).one())
+    return _as_lease(connection.execute(_LEASE.where(tables.leases.c.nonce == nonce)).one())
 
 
 def active_leases(connection: Connection, runner: str) -> list[Lease]:
     """What a runner has under way."""
     query = _LEASE.where(tables.leases.c.runner == runner, tables.leases.c.state == "active")
-    return [Lease(*row) for row in connection.execute(query)]
+    return [_as_lease(row) for row in connection.execute(query)]
 
 
 def set_job(connection: Connection, lease: Lease, job: str) -> None:

@@ -14,11 +14,22 @@ from sqlalchemy import Connection, case, func, select, update
 
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.people import Person
-from bottleneck_lab.cohort.protocol import Receipt, Submission
+from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rules import Rules, rules_for
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.workspace.commitments import Record
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Of a submission: what explains it, and is kept with it. The fields are those of the message."""
+
+    hints: int = 0
+    checks: int = 0
+    captures: list[Capture] = []
+    figures: dict[str, float] = {}
+    record: Record | None = None
 
 
 class Ledger:
@@ -97,7 +108,7 @@ class Ledger:
 
     def add(self, person: Person, asked: Submission, receipt: Receipt) -> None:
         """A submission that is allowed. It is written by `write`."""
-        told = {name: msgspec.to_builtins(getattr(asked, name)) for name in ("hints", "checks", "captures", "figures")}
+        told = {name: msgspec.to_builtins(getattr(asked, name)) for name in Told.__struct_fields__}
         self._new.append(
             {
                 "handle": receipt.submission,
@@ -107,6 +118,7 @@ class Ledger:
                 "lab_hash": asked.lab_hash,
                 "request_key": asked.key,
                 "blob": receipt.content_sha256,
+                "capture": asked.capture,
                 "received": self._now,
                 "receipt": msgspec.json.encode(receipt).decode(),
                 "told": msgspec.json.encode(told).decode(),

@@ -109,12 +109,9 @@ def same_key(submission: Submission) -> Submission:
         earlier = msgspec.json.decode(file.read_bytes(), type=Submission)
     except (OSError, msgspec.DecodeError):
         return submission
-    same = (earlier.lab, earlier.lab_hash, earlier.device, earlier.files)
-    return (
-        msgspec.structs.replace(submission, key=earlier.key)
-        if same == (submission.lab, submission.lab_hash, submission.device, submission.files)
-        else submission
-    )
+    names = ("lab", "lab_hash", "device", "files", "capture")
+    same = all(getattr(earlier, name) == getattr(submission, name) for name in names)
+    return msgspec.structs.replace(submission, key=earlier.key) if same else submission
 
 
 def forget_unsent() -> None:

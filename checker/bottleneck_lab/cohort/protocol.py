@@ -7,11 +7,14 @@ from typing import Literal
 import msgspec
 
 from bottleneck_lab.catalog import Device
+from bottleneck_lab.workspace.commitments import Record
 
 MAX_FILE_BYTES = 256 << 10
 """Of one submitted file; source code stays far below."""
 MAX_BODY_BYTES = 1 << 20
 """Of one whole request. The server reads no further."""
+MAX_CAPTURE_BYTES = 16 << 20
+"""Of all files of a capture together, as they are sent."""
 MAX_NAME = 80
 """Characters of a learner's name."""
 
@@ -61,7 +64,17 @@ class Submission(_Message, frozen=True):
     checks: int = 0
     captures: list[Capture] = []
     figures: dict[str, float] = {}
-    """What the capture of the shipped code showed, as shares and ratios: what a diagnosis is compared with."""
+    """What the capture of the shipped code showed, as shares and ratios."""
+    record: Record | None = None
+    """The diagnoses that were committed, and the help that was taken."""
+    capture: str | None = None
+    """The SHA-256 under which the capture that the diagnosis is about was stored before; None where none came."""
+
+
+class Stored(_Message, frozen=True):
+    """The server has these files of a capture, under the SHA-256 of their packed form."""
+
+    sha256: str
 
 
 class Receipt(_Message, frozen=True):
@@ -140,3 +153,13 @@ class Refusal(_Message, frozen=True):
     message: str
     remedy: str
     retry_after_s: float | None = None
+
+
+def content_of(files: dict[str, bytes]) -> bytes:
+    """Files packed into one blob: JSON, names sorted, contents in Base64."""
+    return msgspec.json.encode(dict(sorted(files.items())))
+
+
+def files_of(content: bytes) -> dict[str, bytes]:
+    """The files of a blob. Raises msgspec.DecodeError for what is none."""
+    return msgspec.json.decode(content, type=dict[str, bytes])

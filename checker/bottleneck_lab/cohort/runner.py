@@ -18,10 +18,11 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort import leases
 from bottleneck_lab.cohort.executors.base import Executor
 from bottleneck_lab.cohort.folder import Cohort
-from bottleneck_lab.cohort.intake import files_of
 from bottleneck_lab.cohort.job import FILES, Job, Result, read_result, write_job
 from bottleneck_lab.cohort.leases import Lease
+from bottleneck_lab.cohort.ledger import Told
 from bottleneck_lab.cohort.line import Waiting
+from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.workers import Runner as Self_
 from bottleneck_lab.cohort.workers import Slot, announce
@@ -165,8 +166,9 @@ class Runner:
     def _start(self, lease: Lease) -> None:
         folder = self._cohort.jobs / lease.nonce
         try:
-            files = files_of(self._cohort.blobs.get(lease.blob))
-            write_job(folder, self._job(lease), files)
+            blobs = self._cohort.blobs
+            capture = files_of(blobs.get(lease.capture)) if lease.capture else {}
+            write_job(folder, self._job(lease), files_of(blobs.get(lease.blob)), capture)
             handle = self._executor.submit(lease.slot, folder, lease.device)
         except LabError as error:
             log.warning("%s cannot be measured: %s", lease.submission, error.message)
@@ -178,7 +180,8 @@ class Runner:
             leases.set_job(connection, lease, handle)
 
     def _job(self, lease: Lease) -> Job:
-        return Job(lease.nonce, lease.lab, lease.lab_hash, lease.device, self._sandbox_required, self._quiet_s)
+        record = msgspec.json.decode(lease.told, type=Told).record
+        return Job(lease.nonce, lease.lab, lease.lab_hash, lease.device, self._sandbox_required, self._quiet_s, record)
 
     def _conclude(self, lease: Lease, handle: str) -> None:
         """Record what an ended job left, signed; or queue the submission again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.progress import note_attempt
+from bottleneck_lab.workspace.standing import standing_of as worth
 
 EXAMPLE = "lab check --json"
 
@@ -197,27 +199,7 @@ def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction
 
 
 def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standing:
-    """What the first committed diagnosis is worth, as it was first graded, and what helped with it."""
-    lab, history = workspace.lab, load_record(workspace)
-    first, *later = history.commitments
+    """What the first committed diagnosis is worth: as an earlier check graded it, where one did."""
     before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
-    known = next((standing.named for standing in before if standing and standing.named is not None), None)
-    named = known if known is not None else _named(workspace, verdict)
-    copied = history.help.solution is not None or lab.code_hash(folder) == lab.code_hash(lab.solution)
-    return Standing(named, copied=copied, corrections=len(later), hints=first.hints, told=first.told)
-
-
-def _named(workspace: Workspace, verdict: Verdict) -> bool | None:
-    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None where this check does not know."""
-    lab = workspace.lab
-    first, *later = load_record(workspace).commitments
-    if first.told:
-        return False
-    if any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria):
-        # Judged against the verifier's own captures: of the first diagnosis that says something only while there is no other.
-        holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]
-        return False if later or False in holds else None if None in holds else True
-    questions = lab.spec.questions
-    capture = seen(workspace, first.capture) if needs_capture(questions) else None
-    results, _ = grade_diagnosis(questions, first.answers, load_answers(lab.solution), capture)
-    return all(result.holds for result in results)
+    known = next((one.named for one in before if one and one.named is not None), None)
+    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(seen, workspace), known)

@@ -19,6 +19,7 @@ from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.progress import note_diagnosis, note_hint
+from bottleneck_lab.workspace.standing import questions_of
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
@@ -80,10 +81,7 @@ def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
 
 def asked(workspace: Workspace) -> list[QuestionSpec]:
     """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
-    questions = workspace.lab.spec.questions
-    if load_record(workspace).help.solution is None:
-        return questions
-    return [question for question in questions if not needs_capture([question])]
+    return questions_of(workspace.lab, load_record(workspace))
 
 
 def commit_answers(workspace: Workspace) -> Commitment:

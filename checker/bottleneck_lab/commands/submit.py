@@ -9,15 +9,18 @@ import typer
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.handing_in import gather
+from bottleneck_lab.cohort.handing_in import capture_files, gather
 from bottleneck_lab.cohort.membership import forget_unsent, keep_receipt, keep_unsent, keep_verdict, require_membership
+from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.receipts import receipt_problem
-from bottleneck_lab.commands.evidence import figures
+from bottleneck_lab.commands.check import require_diagnosis
+from bottleneck_lab.commands.evidence import evidence_capture, figures
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.workspace.commitments import load_record
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.membership import Membership
@@ -55,7 +58,9 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
 def _send(workspace: Workspace, client: Client, membership: Membership, device: str | None) -> Accepted:
     """Send, and keep the receipt, once it has been checked against the cohort's key."""
 
-    submission = gather(workspace, _device(workspace, device), _figures(workspace))
+    require_diagnosis(workspace)
+    capture = _send_capture(workspace, client)
+    submission = gather(workspace, _device(workspace, device), _figures(workspace), capture)
     keep_unsent(submission)
     accepted = client.submit(submission)
     problem = receipt_problem(accepted.receipt, load_pem_public_key(membership.joined.public_key.encode()))  # type: ignore[arg-type]
@@ -67,6 +72,26 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
     keep_receipt(accepted.receipt)
     forget_unsent()
     return accepted
+
+
+def _send_capture(workspace: Workspace, client: Client) -> str | None:
+    """Send the capture that the diagnosis is about; None where there is none that can travel."""
+    commitments = load_record(workspace).commitments
+    named = workspace.captures / commitments[-1].capture if commitments and commitments[-1].capture else None
+    folder = named if named and named.is_dir() else evidence_capture(workspace)
+    if folder is None:
+        return None
+    try:
+        files = capture_files(folder)
+    except LabError as error:
+        note(f"{folder.name} stays here: {error.message}")
+        return None
+    if files is None:
+        note(
+            f"{folder.name} stays here: it has more than {MAX_CAPTURE_BYTES >> 20} MiB. What you read off it is not compared."
+        )
+        return None
+    return client.send_capture(files)
 
 
 def _device(workspace: Workspace, asked: str | None) -> Any:

@@ -11,14 +11,29 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Join, Joined, OpenHints, Standing, Submission
+from bottleneck_lab.cohort.handing_in import files_problem
+from bottleneck_lab.cohort.protocol import (
+    MAX_BODY_BYTES,
+    MAX_CAPTURE_BYTES,
+    Join,
+    Joined,
+    OpenHints,
+    Standing,
+    Stored,
+    Submission,
+    content_of,
+    files_of,
+)
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rules import load_rules
-from bottleneck_lab.cohort.server.guard import OPEN, ByToken, bearer, client, state
+from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client, state
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 
 router = APIRouter(prefix="/api")
 MOST_WAIT_S = 25.0
+UPLOAD_S = 60.0
+MAX_PACKED_BYTES = MAX_CAPTURE_BYTES * 4 // 3 + (64 << 10)
+"""A capture in Base64, with names."""
 
 Asked = TypeVar("Asked", Join, Submission)
 
@@ -28,15 +43,19 @@ def answer(message: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(message), status, media_type="application/json")
 
 
-async def _body(request: Request, type_: type[Asked]) -> Asked:
-    """The request's message. Raises RefusedError for one that is too large, before it is all read, or not of that type."""
+async def _read(request: Request, most_bytes: int) -> bytes:
+    """The request's body. Raises RefusedError for one that is too large, before it is all read."""
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise RefusedError(
-                "too-large", f"A request may have {MAX_BODY_BYTES >> 10} KiB.", "Submit source code only."
-            )
+        if len(body) > most_bytes:
+            raise RefusedError("too-large", f"A request may have {most_bytes >> 10} KiB.", "Submit source code only.")
+    return bytes(body)
+
+
+async def _body(request: Request, type_: type[Asked]) -> Asked:
+    """The request's message. Raises RefusedError for one that is too large or not of that type."""
+    body = await _read(request, MAX_BODY_BYTES)
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.DecodeError as error:
@@ -76,6 +95,38 @@ async def submit(request: Request) -> Response:
     asked = await _body(request, Submission)
     accepted = await asyncio.wrap_future(state(request).intake.offer(token, asked))
     return answer(accepted, 201)
+
+
+@router.get("/captures/{name}", dependencies=[Depends(api_person)])
+def has_capture(request: Request, name: str) -> Response:
+    """Whether a capture is here already, so that nobody sends it twice."""
+    if not state(request).cohort.blobs.holds(name):
+        raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
+    return answer(Stored(name))
+
+
+@router.post("/captures")
+async def store_capture(request: Request, person: ByToken) -> Response:
+    """Store the files of a capture, for a submission that names it. Few at a time: each is held in memory until it is on the disk."""
+    shared = state(request)
+    shared.captures.count(person.handle)
+    try:
+        async with shared.uploads, asyncio.timeout(UPLOAD_S):
+            content = await _read(request, MAX_PACKED_BYTES)
+            return answer(await run_in_threadpool(_store, request, content), 201)
+    except TimeoutError as error:
+        raise RefusedError("busy", f"A capture took longer than {UPLOAD_S:.0f} s to arrive.", "Try again.") from error
+
+
+def _store(request: Request, content: bytes) -> Stored:
+    try:
+        files = files_of(content)
+    except msgspec.DecodeError as error:
+        raise RefusedError("bad-request", f"This is not a capture: {error}.", "`lab submit` sends it.") from error
+    if problem := files_problem(files):
+        raise RefusedError("wrong-files", problem, "`lab profile` makes one.")
+    (name,) = state(request).cohort.blobs.put([content_of(files)])
+    return Stored(name)
 
 
 @router.get("/submissions/{handle}")

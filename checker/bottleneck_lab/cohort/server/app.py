@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,9 @@ class State:
         self.wrong_codes = Limit(30, 600)
         self.logins = Limit(10, 600)
         self.requests = Limit(240, 60)
+        self.captures = Limit(20, 600)
+        self.uploads = asyncio.Semaphore(4)
+        self.reading = threading.Lock()
         self.templates = _templates()
         with cohort.database.reading() as connection:
             self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
@@ -130,11 +134,12 @@ class _Headers:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, with the headers put before those of the answer."""
+        """Hand on, with the headers put before those of the answer; where that has one of its own, it holds."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*_RAW_HEADERS, *message["headers"]]
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*(each for each in _RAW_HEADERS if each[0] not in own), *message["headers"]]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

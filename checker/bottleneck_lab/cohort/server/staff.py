@@ -15,17 +15,18 @@ from bottleneck_lab.cohort.grades import Grade, load_grades
 from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.people import Session, clean
 from bottleneck_lab.cohort.qr import qr_page
+from bottleneck_lab.cohort.reading import render_report
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.rules import all_extensions, extend, load_rules, set_rules
-from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form, form, state
+from bottleneck_lab.cohort.server.guard import ASSISTANT, INSTRUCTOR, AsAssistant, AsInstructor, Form, form, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
-from bottleneck_lab.cohort.view.attempts import load_attempts, load_whole
+from bottleneck_lab.cohort.view.attempts import load_attempts, load_report, load_whole
 from bottleneck_lab.cohort.view.lab import load_distribution
 from bottleneck_lab.cohort.view.room import load_room
-from bottleneck_lab.errors import UsageError
+from bottleneck_lab.errors import CaptureError, UsageError
 
 router = APIRouter()
 
@@ -190,6 +191,24 @@ def submission(request: Request, session: AsAssistant, handle: str, against: str
     with shared.cohort.database.reading() as connection:
         whole = load_whole(connection, shared.judge, shared.cohort.blobs, handle, against)
     return shared.page("submission.html", session, whole=whole)
+
+
+PAGE_OF_ITS_OWN = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+"""For a page that was made from a learner's file: it runs its own scripts, as a site that is nobody's, without cookies and without a way out."""
+
+
+@router.get("/submissions/{handle}/capture", dependencies=[Depends(ASSISTANT)])
+def capture_report(request: Request, handle: str) -> Response:
+    """The report of the capture that came with a submission, with causes and findings. One is made at a time."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        title, files = load_report(connection, shared.cohort.blobs, handle)
+    try:
+        with shared.reading:
+            page = render_report(files, title)
+    except CaptureError as error:
+        raise RefusedError("bad-capture", error.message, error.remedy) from error
+    return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": PAGE_OF_ITS_OWN})
 
 
 @router.post("/submissions/{handle}/regrade", dependencies=[Depends(INSTRUCTOR), Depends(form)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     Boolean,
     Column,
+    Connection,
     Float,
     ForeignKey,
     Index,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    select,
     text,
 )
 
@@ -120,6 +122,7 @@ submissions = Table(
     Column("lab_hash", String(64), nullable=False),
     Column("request_key", Text, nullable=False),
     Column("blob", String(64), nullable=False, index=True),
+    Column("capture", String(64)),
     Column("received", Float, nullable=False),
     Column("receipt", Text, nullable=False),
     Column("told", Text, nullable=False),
@@ -207,3 +210,9 @@ events = Table(
     Column("submission", Text),
     Column("text", Text, nullable=False, default=""),
 )
+
+
+def blobs_of_submissions(connection: Connection) -> set[str]:
+    """The names of all blobs that submissions refer to: their files, and the captures that came with them."""
+    rows = connection.execute(select(submissions.c.blob, submissions.c.capture))
+    return {name for row in rows for name in row if name is not None}

@@ -10,12 +10,14 @@ from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.intake import files_of
-from bottleneck_lab.cohort.protocol import Capture
+from bottleneck_lab.cohort.ledger import Told
+from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.workspace.commitments import Record
 
 MOST_LINES = 2000
 """Of a difference; nobody reads more, and a hostile file has them."""
@@ -35,6 +37,8 @@ class Attempt(msgspec.Struct, frozen=True):
     checks: int
     captures: list[Capture]
     figures: dict[str, float]
+    record: Record | None
+    capture: str | None
     judged: Judged | None
 
 
@@ -43,6 +47,13 @@ class Line(msgspec.Struct, frozen=True):
 
     kind: str
     text: str
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A question of the lab with the answers that were committed to it, oldest first."""
+
+    ask: str
+    answers: list[str]
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -56,13 +67,7 @@ class Whole(msgspec.Struct, frozen=True):
     changes: dict[str, list[Line]]
     against: str
     receipt: str
-
-
-class _Told(msgspec.Struct, frozen=True):
-    hints: int = 0
-    checks: int = 0
-    captures: list[Capture] = []
-    figures: dict[str, float] = {}
+    diagnosis: list[Answered]
 
 
 def load_attempts(connection: Connection, judge: Judge, *where: Any) -> list[Attempt]:
@@ -74,7 +79,7 @@ def load_attempts(connection: Connection, judge: Judge, *where: Any) -> list[Att
 
 
 def _attempt(row: Any, judged: Judged | None) -> Attempt:
-    told = msgspec.json.decode(row.told, type=_Told)
+    told = msgspec.json.decode(row.told, type=Told)
     return Attempt(
         row.handle,
         row.lab,
@@ -86,6 +91,8 @@ def _attempt(row: Any, judged: Judged | None) -> Attempt:
         told.checks,
         told.captures,
         told.figures,
+        told.record,
+        row.capture,
         judged,
     )
 
@@ -110,7 +117,30 @@ def load_whole(connection: Connection, judge: Judge, blobs: Blobs, handle: str, 
         _changes(old, files_of(blobs.get(row.blob))),
         against,
         row.receipt,
+        _diagnosis(load_labs()[row.lab], msgspec.json.decode(row.told, type=Told).record),
     )
+
+
+def _diagnosis(lab: Lab, record: Record | None) -> list[Answered]:
+    """What was committed, question by question."""
+    commitments = record.commitments if record else []
+    return [
+        Answered(
+            question.ask,
+            [format_answer(question, each.answers[question.id]) for each in commitments if question.id in each.answers],
+        )
+        for question in lab.spec.questions
+        if commitments
+    ]
+
+
+def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
+    """The title of a submission's lab, and the files of the capture that came with it. Raises RefusedError where there is none."""
+    table = tables.submissions
+    row = connection.execute(select(table.c.lab, table.c.capture).where(table.c.handle == handle)).first()
+    if row is None or row.capture is None:
+        raise RefusedError("not-found", "No capture came with this submission.", "Go back to the room.")
+    return load_labs()[row.lab].spec.title, files_of(blobs.get(row.capture))
 
 
 def _shipped(lab: Lab) -> dict[str, bytes]:
