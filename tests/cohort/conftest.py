@@ -152,7 +152,7 @@ class Room:
 
     def runner(self, *, gpus=(), machine: int = 1, name: str = "test", executor=None) -> Runner:
         executor = executor or LocalExecutor(self.cohort.folder / "slots", list(gpus), machine=machine, command=COMMAND)
-        return Runner(self.cohort, executor, name, sandbox_required=not NO_SANDBOX)
+        return Runner(self.cohort, executor, name, sandbox_required=not NO_SANDBOX, limits_required=False)
 
     def rows(self, table) -> list:
         with self.cohort.database.reading() as connection:

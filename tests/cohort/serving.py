@@ -34,7 +34,7 @@ from bottleneck_lab.cohort.runner import Runner
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 with open_cohort(Path(sys.argv[1])) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], machine=int(sys.argv[2]), command=json.loads(sys.argv[3]))
-    Runner(cohort, executor, "runner", sandbox_required=bool(bubblewrap())).run(lambda: False, 0.05)
+    Runner(cohort, executor, "runner", sandbox_required=bool(bubblewrap()), limits_required=False).run(lambda: False, 0.05)
 """
 
 

@@ -114,7 +114,7 @@ from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.runner import Runner
 with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], command={COMMAND!r})
-    Runner(cohort, executor, "test", sandbox_required={not NO_SANDBOX}).run(lambda: False, 0.02)
+    Runner(cohort, executor, "test", sandbox_required={not NO_SANDBOX}, limits_required=False).run(lambda: False, 0.02)
 """
     )
     return subprocess.Popen([sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True)

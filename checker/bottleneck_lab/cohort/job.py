@@ -26,6 +26,7 @@ from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.commitments import Record
@@ -34,6 +35,11 @@ from bottleneck_lab.workspace.home import home
 
 JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
 UNSANDBOXED = "Measured without a sandbox: the instructor allowed it, and the code could have interfered."
+UNLIMITED = "Measured without a control group: the instructor allowed it. Memory and processes of the code were watched, not limited by the kernel."
+HOW_TO_LIMIT = (
+    "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the systemd unit in deploy/; "
+    "--allow-no-cgroup goes on without, and every verdict says so."
+)
 MAX_RESULT_BYTES = 8 << 20
 
 Check = Callable[..., Verdict]
@@ -50,6 +56,7 @@ class Job(msgspec.Struct, frozen=True):
     sandbox_required: bool = True
     quiet_s: float = 0.0
     record: Record | None = None
+    limits_required: bool = True
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -103,7 +110,7 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     lab, files = find_lab(job.lab), folder / FILES
     if lab.content_hash() != job.lab_hash:
         raise MachineError(f"The runner has another edition of '{job.lab}'.", "Install the server's version there.")
-    notes = [] if _sandboxed(job) else [UNSANDBOXED]
+    notes = [*([] if _sandboxed(job) else [UNSANDBOXED]), *([] if _limited(job) else [UNLIMITED])]
     wait_until_quiet(job.quiet_s)
     told = Diagnosis(lab, files, folder / CAPTURE, job.record)
     results, prediction = told.graded()
@@ -135,6 +142,14 @@ def _sandboxed(job: Job) -> bool:
             "Install it, or start the runner with --allow-unsandboxed.",
         )
     return False
+
+
+def _limited(job: Job) -> bool:
+    take_charge()
+    problem = limits_problem()
+    if problem and job.limits_required:
+        raise MachineError(f"No control group limits the code under test on this runner: {problem}.", HOW_TO_LIMIT)
+    return not problem
 
 
 def wait_until_quiet(

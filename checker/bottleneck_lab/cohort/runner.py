@@ -39,12 +39,20 @@ class Runner:
     """One loop over everything under way. `step` is one turn of it; `run` turns until told to stop."""
 
     def __init__(
-        self, cohort: Cohort, executor: Executor, name: str, *, sandbox_required: bool = True, quiet_s: float = 0.0
+        self,
+        cohort: Cohort,
+        executor: Executor,
+        name: str,
+        *,
+        sandbox_required: bool = True,
+        limits_required: bool = True,
+        quiet_s: float = 0.0,
     ) -> None:
         self._cohort = cohort
         self._executor = executor
         self._name = name
         self._sandbox_required = sandbox_required
+        self._limits_required = limits_required
         self._quiet_s = quiet_s
         self._key = cohort.key()
         self._under_way: dict[str, tuple[Lease, str]] = {}
@@ -181,7 +189,16 @@ class Runner:
 
     def _job(self, lease: Lease) -> Job:
         record = msgspec.json.decode(lease.told, type=Told).record
-        return Job(lease.nonce, lease.lab, lease.lab_hash, lease.device, self._sandbox_required, self._quiet_s, record)
+        return Job(
+            lease.nonce,
+            lease.lab,
+            lease.lab_hash,
+            lease.device,
+            self._sandbox_required,
+            self._quiet_s,
+            record,
+            self._limits_required,
+        )
 
     def _conclude(self, lease: Lease, handle: str) -> None:
         """Record what an ended job left, signed; or queue the submission again."""

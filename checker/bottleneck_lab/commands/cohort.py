@@ -23,7 +23,7 @@ from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.exports import ENDINGS, Format
 from bottleneck_lab.cohort.exports import export as export_
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, folder_name, open_cohort
-from bottleneck_lab.cohort.job import end_with
+from bottleneck_lab.cohort.job import HOW_TO_LIMIT, end_with
 from bottleneck_lab.cohort.logs import log_json
 from bottleneck_lab.cohort.qr import qr_terminal
 from bottleneck_lab.cohort.roster import enter_roster, read_roster
@@ -38,6 +38,7 @@ from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
 from bottleneck_lab.workspace.atomic import write_bytes
 
 ExecutorName = Literal["local", "slurm", "ray"]
@@ -48,6 +49,10 @@ Gpus = Annotated[
 ]
 Unsandboxed = Annotated[
     bool, typer.Option("--allow-unsandboxed", help="Measure without bubblewrap; every verdict says so.")
+]
+NoCgroup = Annotated[
+    bool,
+    typer.Option("--allow-no-cgroup", help="Measure without limits that the kernel holds; every verdict says so."),
 ]
 Quiet = Annotated[float, typer.Option("--quiet", help="Wait this many seconds at most for an idle, cool machine.")]
 
@@ -88,6 +93,7 @@ def serve(
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Measure here as well.")] = True,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
+    allow_no_cgroup: NoCgroup = False,
     quiet: Quiet = 20.0,
 ) -> None:
     """Serve the cohort: prints how to join, and a link to the instructor's page."""
@@ -95,15 +101,16 @@ def serve(
     scheme = "https" if tls else "http"
     with open_cohort(folder) as cohort, ExitStack() as stack:
         reached = (url or cohort.config.url or f"{scheme}://{_address(host)}:{port}").rstrip("/")
-        _tell_how_to_join(cohort, reached)
         if runner:
-            _require_sandbox(allow_unsandboxed)
-            command = _runner_command(cohort, gpus, quiet, allow_unsandboxed)
+            _require_sandbox(allow_unsandboxed, allow_no_cgroup)
+            allowed = {"--allow-unsandboxed": allow_unsandboxed, "--allow-no-cgroup": allow_no_cgroup}
+            command = _runner_command(cohort, gpus, quiet, [option for option, given in allowed.items() if given])
             stack.enter_context(Keeper(command))
+        _tell_how_to_join(cohort, reached)
         serve_(cohort, host, port, reached, tls=(str(tls[0]), str(tls[1])) if tls else None)
 
 
-def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, allow_unsandboxed: bool) -> list[str]:
+def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, options: list[str]) -> list[str]:
     command = [
         sys.executable,
         "-m",
@@ -118,7 +125,7 @@ def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, allow_unsand
     return [
         *command,
         *(["--gpus", gpus] if gpus is not None else []),
-        *(["--allow-unsandboxed"] if allow_unsandboxed else []),
+        *options,
         "--parent",
         str(os.getpid()),
     ]
@@ -183,6 +190,7 @@ def runner(
     ] = None,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
+    allow_no_cgroup: NoCgroup = False,
     quiet: Quiet = 20.0,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -190,7 +198,8 @@ def runner(
     _log()
     if parent is not None:
         end_with(parent)
-    _require_sandbox(allow_unsandboxed)
+    if executor == "local":  # on a cluster, each job looks for itself on its node
+        _require_sandbox(allow_unsandboxed, allow_no_cgroup)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -203,6 +212,7 @@ def runner(
                 _executor(executor, cohort, gpus, jobs, sbatch or []),
                 called,
                 sandbox_required=not allow_unsandboxed,
+                limits_required=not allow_no_cgroup,
                 quiet_s=quiet,
             ).run(lambda: bool(stopping))
         finally:
@@ -228,13 +238,17 @@ def _gpus(asked: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _require_sandbox(allow_unsandboxed: bool) -> None:
-
+def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
+    """Raises MachineError where verdicts would be signed of code that nothing holds, unless that was allowed."""
     if bubblewrap() is None and not allow_unsandboxed:
         raise MachineError(
             "There is no working bubblewrap here: learners' code could read the key that signs verdicts.",
             "Install bubblewrap (`lab doctor` says whether it works); --allow-unsandboxed goes on without, and every verdict says so.",
         )
+    take_charge()
+    problem = "" if allow_no_cgroup else limits_problem()
+    if problem:
+        raise MachineError(f"No control group limits learners' code here: {problem}.", HOW_TO_LIMIT)
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:

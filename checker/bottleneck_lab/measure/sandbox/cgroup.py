@@ -8,8 +8,12 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
+
 from bottleneck_lab.measure.sandbox.freezer import FREEZE_S
 
+_OURS = "bottleneck-lab"
+"""The group below its own in which a runner is, with its checks, once it has taken charge."""
 _AT_ONCE, _AGAIN_S = 50, 0.0005
 """Looks at whether a group is frozen, one after the other and then seconds apart."""
 
@@ -32,6 +36,41 @@ def own_group() -> Path | None:
     return mount / path.lstrip("/") if mount else None
 
 
+def take_charge() -> None:
+    """Have memory and processes counted in the groups that workers will get. Changes nothing where this process's group is not ours to divide.
+
+    A group of which others are made may hold no process itself, so what is in it moves into one below; workers' groups then stand beside that.
+    """
+    own = own_group()
+    if own is None or own.name == _OURS:
+        return
+    with contextlib.suppress(OSError):
+        inside = (own / "cgroup.procs").read_text().split()
+        if not {int(pid) for pid in inside} <= _family():  # somebody else's programs are not moved about
+            return
+        (own / _OURS).mkdir(exist_ok=True)
+        for pid in inside:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                (own / _OURS / "cgroup.procs").write_text(pid)
+        (own / "cgroup.subtree_control").write_text("+memory +pids")
+
+
+def limits_problem() -> str:
+    """Why no control group can limit a worker's memory and processes here; empty where one can."""
+    group = Cgroup.create(1 << 30, 64)
+    if group is None:
+        return "cgroup v2 is not mounted" if own_group() is None else "this process may not make control groups"
+    missing = [name for name in ("memory.max", "pids.max") if name not in group.limits]
+    group.remove()
+    return f"the control groups that it may make have no {' and no '.join(missing)}" if missing else ""
+
+
+def _family() -> set[int]:
+    """This process, those that led to it, and all that came of it."""
+    this = psutil.Process()
+    return {process.pid for process in (this, *this.parents(), *this.children(recursive=True))}
+
+
 class Cgroup:
     """One control group. Memory and process limits are set where their controllers are enabled; `limits` says which were."""
 
@@ -42,9 +81,10 @@ class Cgroup:
     @classmethod
     def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
         """A fresh group, or None where the machine does not let us make one."""
-        parent = own_group()
-        if parent is None:
+        own = own_group()
+        if own is None:
             return None
+        parent = own.parent if own.name == _OURS else own
         group = cls(parent / f"bottleneck-lab-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         try:
             group.path.mkdir()

@@ -18,6 +18,7 @@ from bottleneck_lab.measure.sandbox import supervisor
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.freezer import Freezer, Signals, of_threads
+from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, words
 from bottleneck_lab.measure.sandbox.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.sandbox.limits import Limits, Watch, set_limits
 from bottleneck_lab.measure.sandbox.seccomp import refuse_calls
@@ -50,7 +51,7 @@ def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, 
     return prepare
 
 
-def _isolation(cgroup: Cgroup | None, limits: Limits) -> dict[str, str]:
+def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
     """What holds a worker, as a verdict says it."""
     return {
         "sandbox": "bubblewrap: no network, read-only system, private /tmp"
@@ -60,6 +61,7 @@ def _isolation(cgroup: Cgroup | None, limits: Limits) -> dict[str, str]:
         if cgroup
         else "none: the worker's process group is stopped by signals",
         "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
+        **({"devices": words(chosen_gpus())} if gpu and bubblewrap() else {}),
     }
 
 
@@ -110,7 +112,7 @@ class Worker:
         self.watch = Watch(
             limits, paths.scratch, self.tree, self._cgroup.memory_bytes if self._cgroup and counts else None
         )
-        self.isolation = _isolation(self._cgroup, limits)
+        self.isolation = _isolation(self._cgroup, limits, gpu=gpu)
 
     def _launch(
         self, command: list[str], environment: dict[str, str], confine: Callable[[], None], pass_fds: list[int]

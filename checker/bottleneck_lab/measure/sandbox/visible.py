@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from bottleneck_lab.measure.sandbox.bubblewrap import SYSTEM, bubblewrap, namespaces
+from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, visible_nodes
 from bottleneck_lab.programs import find_program
 
 _GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -53,7 +54,7 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
         command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]  # else it is memory that nobody is charged for
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
-        for device in [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("dxg")]:  # the second is WSL2's
+        for device in visible_nodes(chosen_gpus()):
             command += ["--dev-bind-try", str(device), str(device)]
     # The root itself lies in memory that nobody is charged for: nothing is to be written beside what is mounted.
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
@@ -96,6 +97,8 @@ def _cuda_toolkit() -> Path | None:
 def _gpu_environment() -> dict[str, str]:
     """What a worker on a GPU has of the verifier's environment: the same GPU, driver and compiler."""
     found = {name: os.environ[name] for name in _GPU_CHOICE if name in os.environ}
+    if bubblewrap() and (gpus := chosen_gpus()):
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
     if libraries := _driver_libraries():
         found["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
     if toolkit := _cuda_toolkit():
