@@ -1,6 +1,8 @@
-"""200 queued checks over 4 slots of the local executor: does any slot ever do two at once, does each get one verdict, is everybody served in turn.
+"""200 queued checks over 4 slots of an executor: does any slot ever do two at once, does each get one verdict, is everybody served in turn.
 
-    .venv/bin/python benchmarks/cohort_queue.py [--checks 200] [--slots 4] [--seconds 0.05]
+    .venv/bin/python benchmarks/cohort_queue.py [--executor local|slurm|ray] [--checks 200] [--slots 4] [--seconds 0.05]
+
+For Slurm a controller and as many nodes as slots are started on this machine (as root), for Ray a cluster of as many CPUs.
 
 The check itself is a stand-in that takes a known time, so that what is left is the overhead of queue, lease, process, signature and record.
 """
@@ -13,6 +15,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -20,17 +24,41 @@ MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
 os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
 
 from tests.cohort.conftest import opened_room  # noqa: E402 - after the course is chosen
+from tests.cohort.fake_job import COMMAND  # noqa: E402
+from tests.cohort.slurm import slurm_cluster  # noqa: E402
 from tests.cohort.test_runner import run_until, settled  # noqa: E402
 
+from bottleneck_lab.cohort.executors.base import Executor  # noqa: E402
+from bottleneck_lab.cohort.executors.local import LocalExecutor  # noqa: E402
+from bottleneck_lab.cohort.executors.ray import RayExecutor  # noqa: E402
+from bottleneck_lab.cohort.executors.slurm import SlurmExecutor  # noqa: E402
 from bottleneck_lab.cohort.settings import change_settings  # noqa: E402
 from bottleneck_lab.cohort.store import tables  # noqa: E402
 
 LEARNERS = 10
 
 
+@contextmanager
+def executor_of(kind: str, room, folder: Path, slots: int) -> Iterator[Executor]:
+    """The executor, with the cluster that it needs."""
+    if kind == "local":
+        yield LocalExecutor(room.cohort.folder / "slots", [], machine=slots, command=COMMAND)
+    elif kind == "slurm":
+        (folder / "slurm").mkdir()
+        with slurm_cluster(folder / "slurm", slots):
+            yield SlurmExecutor(slots, command=COMMAND)
+    else:
+        import ray
+
+        ray.init(address="local", num_cpus=slots, num_gpus=0, include_dashboard=False, log_to_driver=False)
+        yield RayExecutor(slots, command=COMMAND)
+        ray.shutdown()
+
+
 def main() -> None:
     """Print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--executor", choices=["local", "slurm", "ray"], default="local")
     parser.add_argument("--checks", type=int, default=200)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.05)
@@ -46,9 +74,10 @@ def main() -> None:
             for number in range(per_learner):
                 asked_for = room.submission(f"# right {asked.seconds} {token[:6]} {number}\n")
                 room.intake.offer(token, asked_for).result(30)
-        began = time.perf_counter()
-        run_until(room.runner(machine=asked.slots), settled(room), 600)
-        report(room, time.perf_counter() - began, asked)
+        with executor_of(asked.executor, room, Path(folder), asked.slots) as executor:
+            began = time.perf_counter()
+            run_until(room.runner(executor=executor), settled(room), 1800)
+            report(room, time.perf_counter() - began, asked)
 
 
 def report(room, wall_s: float, asked: argparse.Namespace) -> None:
@@ -77,7 +106,15 @@ def report(room, wall_s: float, asked: argparse.Namespace) -> None:
         f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of overhead a check on each of {asked.slots} slots"
     )
     log = [json.loads(line) for line in Path(os.environ["BOTTLENECK_LAB_FAKE_LOG"]).read_text().splitlines()]
-    print(f"the stand-in ran {len(log)} times")
+    places = {line["slot"] for line in log}
+    together = sum(
+        one["slot"] == other["slot"] and one["began"] < other["ended"] and other["began"] < one["ended"]
+        for at, one in enumerate(log)
+        for other in log[at + 1 :]
+        if asked.executor == "slurm"
+    )
+    nodes = f" on {len(places)} nodes, {together} times beside another on the same" if asked.executor == "slurm" else ""
+    print(f"the stand-in ran {len(log)} times{nodes}")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def check(lab, files: Path, device, **_) -> Verdict:
         sys.stdout.write('{"outcome":"PASS"}' * 1000)
     time.sleep(seconds)
     if log := os.environ.get("BOTTLENECK_LAB_FAKE_LOG"):
-        slot = os.environ.get("CUDA_VISIBLE_DEVICES", "cpu")
+        slot = os.environ.get("SLURMD_NODENAME") or os.environ.get("CUDA_VISIBLE_DEVICES", "cpu")
         with Path(log).open("a") as file:
             file.write(json.dumps({"slot": slot, "began": began, "ended": time.time(), "word": word}) + "\n")
     if word == "broken":
