@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import tomllib
+import re
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
+from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError, UsageError
 
 Device = Literal["cuda", "cpu", "virtual"]
@@ -77,6 +78,7 @@ class QuestionSpec(_Spec, frozen=True):
     was answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is.
     With `by_solution`, compared with the solution's number instead: for what can be worked out.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
+    `text`: words in which one of the regular expressions `accept` is found, however they are capitalised.
     """
 
     id: str
@@ -93,6 +95,11 @@ class QuestionSpec(_Spec, frozen=True):
     predicts_gain: bool = False
     to_reference: bool = False
     ceiling_of: str | None = None
+    accept: list[str] = []
+
+    def accepts(self, words: str) -> bool:
+        """Whether a text has what one of the patterns asks for; any has, where there are none."""
+        return not self.accept or any(re.search(pattern, words, re.IGNORECASE) for pattern in self.accept)
 
 
 class SiblingSpec(_Spec, frozen=True):
@@ -112,7 +119,7 @@ class LabSpec(_Spec, frozen=True):
     """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
 
     `name` is what learners call it, where the folder's name would tell them the cause. `evidence` is the command that shows what a lab is about:
-    a capture, or what the workload prints.
+    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty where a capture shows none.
     """
 
     title: str
@@ -123,9 +130,9 @@ class LabSpec(_Spec, frozen=True):
     entry: str
     files: list[str]
     editable: list[str]
-    taught: str
     starter_fails: FailReason
     devices: dict[Device, DeviceSpec]
+    taught: str = ""
     datasets: list[str] = []
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
@@ -218,31 +225,9 @@ def content_root() -> Path:
     )
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises UsageError that names line and column when it is not TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.", "Fix that line and try again.") from error
-    except (OSError, ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets as deep
-        raise UsageError(
-            f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
-        ) from error
-
-
-SpecT = TypeVar("SpecT", LabSpec, CourseSpec)
-
-
-def _read_spec(path: Path, type_: type[SpecT]) -> SpecT:
-    try:
-        return msgspec.convert(read_toml(path), type_)
-    except msgspec.ValidationError as error:
-        raise LabError(f"{path}: {error}.", "The lab's author has to fix this file; see docs/authors.md.") from error
-
-
 def load_course() -> CourseSpec:
     """The course of this installation."""
-    return _read_spec(content_root() / "labs" / "course.toml", CourseSpec)
+    return load_declared(content_root() / "labs" / "course.toml", CourseSpec)
 
 
 @cache
@@ -255,7 +240,7 @@ def load_labs() -> dict[str, Lab]:
             stage.name,
             root / "labs" / slug,
             root / "solutions" / slug,
-            _read_spec(root / "labs" / slug / "lab.toml", LabSpec),
+            load_declared(root / "labs" / slug / "lab.toml", LabSpec),
         )
         for stage in load_course().stages
         for slug in stage.labs

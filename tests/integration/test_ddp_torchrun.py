@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.catalog import Lab, LabSpec
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault

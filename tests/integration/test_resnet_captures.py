@@ -9,7 +9,8 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture import workload
-from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.catalog import Lab, LabSpec
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.trace.load import load
 
 pytestmark = pytest.mark.timed

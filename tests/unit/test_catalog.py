@@ -50,9 +50,13 @@ def test_a_lab_like_none_points_to_the_list(content):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("minutes = 1", "minutes = 1\ntargets = 2", "unknown field `targets`"),
-        ("minutes = 1", 'minutes = "one"', "minutes"),
-        ('kind = "target"', 'kind = "goal"', "Invalid enum value 'goal'"),
+        ("minutes = 1", "minutes = 1\ntargets = 2", "line 4: there is no `targets` here"),
+        ("minutes = 1", 'minutes = "one"', "line 3: `minutes`: expected a whole number, got text"),
+        (
+            'kind = "target"',
+            'kind = "goal"',
+            "line 22: `kind` cannot be `goal`. Valid: correctness, diagnosis, mechanism, target",
+        ),
         ("[devices.cpu]", "[devices.tpu]", "tpu"),
         ('title = "Sum', '# title = "Sum', "title"),
     ],

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from bottleneck_lab.catalog import LabSpec, read_toml
+from bottleneck_lab.catalog import LabSpec
+from bottleneck_lab.declared import read_toml
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "labs" / "dataloader"

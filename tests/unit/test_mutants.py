@@ -92,9 +92,12 @@ def test_code_is_put_at_the_end_of_the_solution(lab, tmp_path):
         ("", "changes nothing"),
         ('files = { "smooth.py" = "still_a_loop.py" }\ndevices = ["cuda"]', "names cuda, which is not a device"),
         ('criterion = "beauty"', "names beauty, which is not a criterion"),
-        ('colour = "red"', "unknown field `colour`"),
+        ('colour = "red"', "there is no `colour` here"),
         ('[[mutant]]\nid = "m"\nbreaks = "the same"\nfails_with = "crashed"', "Two mutants are called m"),
-        ('[[mutant]]\nid = "n"\nbreaks = "other"\nfails_with = "ugly"', "Invalid enum value 'ugly'"),
+        (
+            '[[mutant]]\nid = "n"\nbreaks = "other"\nfails_with = "ugly"',
+            "`fails_with` cannot be `ugly`. Valid: correct but slow, crashed",
+        ),
     ],
 )
 def test_a_misdeclared_mutant_is_named(lab, text, complaint):

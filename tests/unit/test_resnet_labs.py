@@ -19,7 +19,8 @@ from PIL import Image
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
 from bottleneck_lab.capture import workload
-from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+from bottleneck_lab.catalog import Lab, LabSpec
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis

@@ -266,6 +266,11 @@ class TestChangedLab:
             changed.require_current()
         assert "lab reset --update" in caught.value.remedy
 
+    def test_a_judge_may_change_under_a_learner(self, workspace, content):
+        judge = content / "labs" / "slow" / "judge.py"
+        judge.write_text(judge.read_text() + "\nLIMIT = 1\n")
+        workspace.require_current()
+
     def test_says_both_versions(self, workspace, content):
         spec = content / "labs" / "slow" / "lab.toml"
         spec.write_text("version = 2\n" + spec.read_text())

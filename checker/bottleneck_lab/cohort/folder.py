@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import select
 
-from bottleneck_lab.catalog import read_toml
 from bottleneck_lab.cohort.blobs import Blobs
 from bottleneck_lab.cohort.people import new_join_code
 from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import Database, migrate, note
 from bottleneck_lab.cohort.store.database import explained as database_explained
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.attest import generate_key, load_private_key
 from bottleneck_lab.workspace.atomic import explained, write_bytes

@@ -18,6 +18,7 @@ from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import generate_key
+from bottleneck_lab.grading.criteria import NOT_YOURS
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.finding.answers import measured_answers
@@ -99,13 +100,19 @@ def _measure_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[tup
 def _starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
     wanted = lab.spec.starter_fails
     if verdict.outcome != "FAIL" or verdict.reason != wanted:
-        return [f"It should FAIL ({wanted}), but: {verdict.outcome} ({verdict.reason}): {verdict.summary}"]
+        return [f"It should FAIL ({wanted}), but: {_said(verdict)}"]
     wrong = [result.sentence for result in verdict.criteria if result.kind == "correctness" and not result.holds]
     return wrong if wanted in ("correct but slow", "the mechanism is still there", "wrong diagnosis") else []
 
 
 def _pass_problems(verdict: Verdict) -> list[str]:
-    return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {verdict.outcome}: {verdict.summary}"]
+    return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {_said(verdict)}"]
+
+
+def _said(verdict: Verdict) -> str:
+    """The verdict in a line, to an author, whose fault an ERROR may well be."""
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    return f"{verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
 
 
 def _check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = False) -> Verdict:

@@ -26,6 +26,9 @@ NOISY_SHARE = 0.1
 
 WHEN_QUIET = "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
 
+NOT_YOURS = "Not your work's fault: "
+"""How the summary of an ERROR begins, to a learner."""
+
 _HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCONCLUSIVE: None}
 
 
@@ -234,7 +237,7 @@ def conclude(
         return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
     machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
     if machine is not None:
-        return Conclusion(Outcome.ERROR, None, f"Not your work's fault: {_lower(machine.message)}", [machine.remedy])
+        return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{_lower(machine.message)}", [machine.remedy])
     return _failure(results, stopped) or _undecided(results, conditions or Conditions()) or _pass(results)
 
 

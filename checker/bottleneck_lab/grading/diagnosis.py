@@ -162,6 +162,10 @@ def _broken_rule(question: QuestionSpec, answers: Mapping[str, Any], right: obje
     answer: Any = answers[question.id]
     if question.type == "choice":
         return None if right is None or answer == right else _unlike(question, answer)
+    if question.type == "text":
+        return (
+            None if question.accepts(answer) else f"That is not what the question asks for. {question.measure}".rstrip()
+        )
     if question.type == "interval" and question.shows:
         return _stretch_problem(question, answer, seen)
     if question.from_capture:

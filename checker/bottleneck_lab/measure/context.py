@@ -68,14 +68,19 @@ class Context(Generic[S_co]):
 
     def judge(self) -> ModuleType:
         """The lab's trusted knowledge of what is right, loaded from the package's own copy."""
-        path = self.lab.path / "judge.py"
-        spec = importlib.util.spec_from_file_location(f"judge_{self.lab.slug.replace('-', '_')}", path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} cannot be loaded")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
-        return module
+        return load_judge(self.lab)
+
+
+def load_judge(lab: Lab) -> ModuleType:
+    """A lab's judge.py. Raises whatever its code raises."""
+    path = lab.path / "judge.py"
+    spec = importlib.util.spec_from_file_location(f"judge_{lab.slug.replace('-', '_')}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 WorkerContext = Context[WorkerSettings]

@@ -131,10 +131,22 @@ def _measure(
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             ended.stopped, ended.machine = _of_a_full_disk(janitor, room_bytes)
             return
-        ended.machine = LabError(
+        ended.machine = _of_the_lab(lab, error) or LabError(
             f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
         )
         ended.measured = Measured([], details={"traceback": traceback.format_exc()})
+
+
+def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
+    """The fault of a file of the lab that the verifier runs, such as judge.py, with the line that raised it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == lab.path]
+    if not frames:
+        return None
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}"
+    return LabError(
+        f"The lab's own {Path(frames[-1].filename).name} failed: {type(error).__name__}: {error} ({where}).",
+        "The lab's author has to correct it; the traceback is in the verdict file.",
+    )
 
 
 def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bottleneck_lab.catalog import read_toml
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.folder import Workspace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ UNFINISHED = ".running-"
 
 Loaded = TypeVar("Loaded")
 
+GUIDE = ("README.md", "diagnosis.toml")
+"""Handed out beside the files that a lab declares."""
+
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
     """What is written once, when a lab is started: `files` are the SHA-256 sums of the files as they were handed out."""
@@ -38,6 +42,16 @@ class WorkspaceInfo(msgspec.Struct, frozen=True):
 def now() -> str:
     """This moment in UTC, to the second, in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def handed_out(lab: Lab) -> list[str]:
+    """Names of the files that a learner gets, in a fixed order."""
+    return sorted({*lab.spec.files, *(name for name in GUIDE if (lab.path / name).is_file())})
+
+
+def sums_of(files: dict[str, bytes]) -> dict[str, str]:
+    """The SHA-256 sum of each file."""
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
 
 def read_json(path: Path, type_: type[Loaded]) -> Loaded:
@@ -79,9 +93,13 @@ class Workspace:
         return self.state / "attempts"
 
     def changed_lab(self) -> str | None:
-        """Why the installed lab is another than the one this workspace was started from; None when it is the same."""
+        """Why the installed lab's files are not those that this workspace was started with; None when they are.
+
+        What a learner was not given, such as the judge and its limits, may change: a check always uses the installed ones.
+        """
         lab = self.lab
-        if lab.content_hash() == self.info.lab_hash:
+        files = {name: (lab.path / name).read_bytes() for name in handed_out(lab) if (lab.path / name).is_file()}
+        if sums_of(files) == self.info.files and lab.spec.version == self.info.lab_version:
             return None
         if lab.spec.version != self.info.lab_version:
             versions = f"version {self.info.lab_version} then, {lab.spec.version} now"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import Device, FailReason, Lab, content_root, read_toml
+from bottleneck_lab.catalog import Device, FailReason, Lab, content_root
+from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import NOT_YOURS
 from bottleneck_lab.grading.verdict import Verdict
 
 
@@ -61,10 +63,7 @@ def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:
     path = mutants_folder(lab) / "mutants.toml"
     if not path.is_file():
         return []
-    try:
-        found = msgspec.convert(read_toml(path), _Declared).mutant
-    except msgspec.ValidationError as error:
-        raise LabError(f"{path}: {error}.", "Fix this file; docs/authors.md describes it.") from error
+    found = load_declared(path, _Declared).mutant
     return [mutant for mutant in found if device is None or device in measured_on(lab, mutant)]
 
 
@@ -104,7 +103,7 @@ def _read(path: Path) -> str:
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
     """What is wrong with the judge that gave this verdict on the mutant."""
-    said = f"but: {verdict.outcome} ({verdict.reason}): {verdict.summary}"
+    said = f"but: {verdict.outcome} ({verdict.reason}): {verdict.summary.removeprefix(NOT_YOURS)}"
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:
         return [f"It should FAIL ({mutant.fails_with}), {said}"]
     failed = {result.id for result in verdict.criteria if result.holds is False}

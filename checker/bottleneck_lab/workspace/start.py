@@ -10,17 +10,18 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, publish, remove, sync_folder, write_bytes
-from bottleneck_lab.workspace.folder import STATE, Workspace, WorkspaceInfo, is_workspace, now, open_workspace
-
-GUIDE = ("README.md", "diagnosis.toml")
-"""Handed out beside the files that a lab declares."""
+from bottleneck_lab.workspace.folder import (
+    STATE,
+    Workspace,
+    WorkspaceInfo,
+    handed_out,
+    is_workspace,
+    now,
+    open_workspace,
+    sums_of,
+)
 
 _STARTING = "workspace.json.starting"
-
-
-def handed_out(lab: Lab) -> list[str]:
-    """Names of the files that a learner gets, in a fixed order."""
-    return sorted({*lab.spec.files, *(name for name in GUIDE if (lab.path / name).is_file())})
 
 
 def _pristine(lab: Lab, name: str) -> bytes:
@@ -33,8 +34,7 @@ def _pristine(lab: Lab, name: str) -> bytes:
 
 
 def _info(lab: Lab, device: Device, files: dict[str, bytes]) -> WorkspaceInfo:
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    return WorkspaceInfo(lab.slug, lab.content_hash(), lab.spec.version, device, now(), sums)
+    return WorkspaceInfo(lab.slug, lab.content_hash(), lab.spec.version, device, now(), sums_of(files))
 
 
 def _require_free(root: Path, lab: Lab) -> None:

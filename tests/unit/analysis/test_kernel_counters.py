@@ -12,7 +12,8 @@ from bottleneck_lab.analysis.kernel_counters import (
     read_kernel,
     stalls,
 )
-from bottleneck_lab.catalog import find_lab, read_toml
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.declared import read_toml
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.counters import KernelCounters
 

@@ -71,12 +71,12 @@ def test_another_package_s_kind_measures_a_lab(pack, lab, workspace, tmp_path):
     assert outcome(pass_mark=1000).outcome is Outcome.FAIL
     wrong = outcome(pass_marks=1000)
     assert wrong.outcome is Outcome.ERROR
-    assert "unknown field `pass_marks`" in wrong.summary
+    assert "there is no `pass_marks` here. Did you mean `pass_mark`?" in wrong.summary
 
 
 def test_a_wrong_setting_is_found_without_measuring(pack, lab):
-    assert not [line for line in check_files(quiz(lab)) if "settings" in line]
-    assert [line for line in check_files(quiz(lab, pass_mark="many")) if "wrong settings for cpu" in line]
+    assert not [line for line in check_files(quiz(lab)) if "pass_mark" in line]
+    assert [line for line in check_files(quiz(lab, pass_mark="many")) if "`pass_mark`: expected a whole number" in line]
 
 
 def test_a_built_in_kind_cannot_be_replaced(pack):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import shutil
 from types import ModuleType, SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
+from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
@@ -21,6 +24,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
 )
 from bottleneck_lab.measure.kinds.speedup.results import spared, target_results
 from bottleneck_lab.measure.kinds.speedup.sampling import sample
+from bottleneck_lab.measure.kinds.speedup.workers import Workers
 from bottleneck_lab.measure.verifier import check_lab
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
@@ -195,3 +199,50 @@ def test_a_case_for_one_thread_is_for_one_thread():
     with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
     refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))
+
+
+def compared(judge) -> Workers:
+    """A comparison whose judge is that function."""
+    context = SimpleNamespace(
+        rng=random.Random(1),
+        settings=SpeedupSettings(),
+    )
+    return Workers(context, None, SimpleNamespace(cases=lambda rng, settings: ["only"], judge=judge))
+
+
+def test_an_answer_of_another_shape_is_wrong_and_no_fault_of_the_machine():
+    def judge(case, inputs, answer, reference, settings):
+        return None if np.abs(answer[0] - reference[0]).max() < 1 else "off"
+
+    right = [np.zeros((3, 4), np.float32)]
+    compared(judge).check("only", [], right, right)
+    for wrong in ([np.zeros(3)], ["text"], []):
+        with pytest.raises(LearnerFault, match="cannot be compared: expected float32 3×4, got") as caught:
+            compared(judge).check("only", [], wrong, right)
+        assert caught.value.reason == "wrong output"
+
+
+def test_a_judge_that_cannot_take_the_references_own_answer_is_broken():
+    def judge(case, inputs, answer, reference, settings):
+        return settings["missing"]
+
+    with pytest.raises(KeyError, match="missing"):
+        compared(judge).check("only", [], [1.0], [1.0])
+
+
+@pytest.mark.parametrize("said", [True, False, 0.0, ["off"]])
+def test_a_judge_that_says_neither_none_nor_a_sentence_is_told_what_to_say(said):
+    with pytest.raises(LabError, match="neither None nor a sentence") as caught:
+        compared(lambda *_: said).check("only", [], [1.0], [1.0])
+    assert "return None when the answer is right" in caught.value.remedy
+
+
+def test_a_judge_that_fails_is_named_with_its_line(lab, workspace, tmp_path):
+    copy = tmp_path / "broken"
+    shutil.copytree(lab.path, copy)
+    (copy / "judge.py").write_text("def cases(rng, settings):\n    return settings['bands']\n")
+    verdict = check_lab(msgspec.structs.replace(lab, path=copy), workspace, "cpu", data=tmp_path, home=tmp_path)
+    assert verdict.outcome is Outcome.ERROR
+    assert "own judge.py failed: KeyError: 'bands'" in verdict.summary
+    assert "judge.py, line 2)" in verdict.summary
+    assert "author" in verdict.advice[0]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-import msgspec
-
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.catalog import CriterionKind, Device, Lab
+from bottleneck_lab.declared import convert, place, unknown
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.settings import Settings
 
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 S = TypeVar("S", bound=Settings)
+Criteria = Mapping[str, CriterionKind]
+"""Ids of criteria, and the kind of each."""
+Calls = Mapping[str, int]
+"""Names of functions, and with how many arguments they are called."""
 
 
 class Kind(ABC, Generic[S]):
@@ -31,16 +34,23 @@ class Kind(ABC, Generic[S]):
 
     name: ClassVar[str]
     settings_type: type[S]
+    criteria: ClassVar[Criteria | None] = None
+    """The criteria that it can decide. None where the lab's judge names them."""
+    required: ClassVar[Collection[str]] = ()
+    """Ids without which none of its labs can be measured."""
+    judge_calls: ClassVar[Calls] = {}
+    """The functions that a judge.py must have."""
+    asks: ClassVar[Collection[str]] = ()
+    """Ids of the questions whose answers it judges itself, against what it measures."""
 
     def settings(self, lab: Lab, device: Device) -> S:
         """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""
-        try:
-            return msgspec.convert(lab.spec.devices[device].settings, self.settings_type)
-        except msgspec.ValidationError as error:
-            raise LabError(
-                f"{lab.slug} has wrong settings for {device}: {error}.",
-                "The lab's author must correct lab.toml; see docs/authors.md.",
-            ) from error
+        return convert(
+            lab.spec.devices[device].settings,
+            self.settings_type,
+            lab.path / "lab.toml",
+            ("devices", device, "settings"),
+        )
 
     @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
@@ -80,8 +90,23 @@ class Kind(ABC, Generic[S]):
                 self.settings(lab, device)
             except LabError as error:
                 yield error.message
+            yield from self._criteria_problems(lab, device)
             if self.needs_correctness() and not any(criterion.kind == "correctness" for criterion in spec.criteria):
                 yield f"{device} has no criterion of kind `correctness`."
+
+    def _criteria_problems(self, lab: Lab, device: Device) -> Iterator[str]:
+        declared, known = lab.spec.devices[device].criteria, self.criteria
+        for number, criterion in enumerate(declared):
+            at = place(lab.path / "lab.toml", ("devices", device, "criteria", number))
+            if known is None:
+                continue
+            if criterion.id not in known:
+                yield unknown(f"{at}: `{self.name}` does not measure `{criterion.id}`", criterion.id, known)
+            elif criterion.kind != known[criterion.id]:
+                yield f"{at}: `{criterion.id}` is a criterion of kind `{known[criterion.id]}`."
+        for id_ in self.required:
+            if id_ not in {criterion.id for criterion in declared}:
+                yield f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the criterion `{id_}`."
 
     def needs_correctness(self) -> bool:
         """Whether every lab of this kind must have a criterion of correctness."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Calls, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
     name = "benchmark"
     settings_type = BenchmarkSettings
+    judge_calls: ClassVar[Calls] = {"trials": 2, "judge": 2, "practice": 1, "practice_line": 1}
 
     def measure(self, context: Context[BenchmarkSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.benchmark.check import measure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ class FeedKind(Kind[FeedSettings]):
 
     name = "feed"
     settings_type = FeedSettings
+    criteria: ClassVar[Criteria] = {
+        "every-sample-once": "correctness",
+        "right-pixels": "correctness",
+        "useful-utilisation": "target",
+        "data-wait": "mechanism",
+    }
+    required = tuple(criteria)
+    judge_calls: ClassVar[Calls] = {"count": 1, "label": 2, "reference_sample": 4, "compare": 2, "load": 1}
 
     def measure(self, context: Context[FeedSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.feed.check import measure

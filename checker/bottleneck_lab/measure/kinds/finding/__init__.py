@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ class FindingKind(Kind[FindingSettings]):
 
     name = "finding"
     settings_type = FindingSettings
+    criteria: ClassVar[Criteria] = dict.fromkeys(
+        ("genuine-capture", "top-operators", "shares", "bounds", "ceiling"), "diagnosis"
+    )
+    required = tuple(criteria)
+    judge_calls: ClassVar[Calls] = {"make_inputs": 3, "work": 3}
+    asks = (
+        *(f"{place}{part}" for place in ("first", "second", "third") for part in ("", "_share", "_bound")),
+        "ceiling",
+    )
 
     def measure(self, context: Context[FindingSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.finding.check import measure

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Criteria, Kind
 from bottleneck_lab.measure.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class RanksKind(Kind[Settings]):
 
     name = "ranks"
     settings_type = Settings
+    criteria: ClassVar[Criteria] = {"same-training": "correctness", "scaling": "target", "overlap-share": "mechanism"}
+    required = ("same-training", "scaling")
 
     def measure(self, context: Context[Settings]) -> Measured:
         if context.device == "cuda":

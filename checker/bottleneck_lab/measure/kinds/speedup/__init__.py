@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ class SpeedupKind(Kind[SpeedupSettings]):
 
     name = "speedup"
     settings_type = SpeedupSettings
+    criteria: ClassVar[Criteria] = {
+        "right-answers": "correctness",
+        "speedup": "target",
+        "p50-ms": "target",
+        "load-bytes": "mechanism",
+    }
+    required = ("right-answers",)
+    judge_calls: ClassVar[Calls] = {"cases": 2, "make_inputs": 4, "judge": 5}
 
     def measure(self, context: Context[SpeedupSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.speedup.check import measure

@@ -17,6 +17,7 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, Case
+from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 
 class Workers:
@@ -37,8 +38,8 @@ class Workers:
 
     def check(self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]) -> None:
         """Raises LearnerFault when the judge does not accept the answer."""
-        if complaint := self.judge.judge(case, inputs, answer, reference, self.context.settings.judge):
-            raise LearnerFault("wrong output", complaint)
+        if wrong := complaint(self.judge, case, inputs, answer, reference, self.context.settings.judge):
+            raise LearnerFault("wrong output", wrong)
 
     def warm_up(self, case: str) -> None:
         """Lets both sides meet a case's shapes before it is timed; the answers are judged."""

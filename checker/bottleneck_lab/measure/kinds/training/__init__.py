@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bottleneck_lab.catalog import Device, Lab
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ class TrainingKind(Kind[TrainingSettings]):
 
     name = "training"
     settings_type = TrainingSettings
+    criteria: ClassVar[Criteria] = {
+        "right-reports": "correctness",
+        "right-parameters": "correctness",
+        "step-speedup": "target",
+        "waits-per-interval": "mechanism",
+        "launches-per-step": "mechanism",
+        "peak-mib": "mechanism",
+        "growth-mib": "mechanism",
+    }
+    required = ("right-reports", "right-parameters")
 
     def measure(self, context: Context[TrainingSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.training.check import measure

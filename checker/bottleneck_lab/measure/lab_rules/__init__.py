@@ -1,0 +1,118 @@
+"""What every lab must be before anything is measured: complete, consistent, and without files that nobody uses."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from bottleneck_lab.catalog import Lab, content_root, files_below, load_labs
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.lab_rules import code, declarations, telling
+from bottleneck_lab.measure.lab_rules.proofs import variants
+from bottleneck_lab.workspace.mutants import misdeclared
+
+__all__ = ["check_course", "check_files", "course_names", "variants"]
+
+
+def check_files(lab: Lab) -> list[str]:
+    """Everything that is wrong with the lab's files, each as one sentence."""
+    rules = (
+        _missing,
+        _inconsistent,
+        _of_its_kind,
+        declarations.criteria,
+        declarations.hints,
+        declarations.taught,
+        declarations.questions,
+        declarations.siblings,
+        telling.told,
+        _stray,
+        code.workloads,
+        code.judge,
+        code.distinct,
+        _mutants,
+    )
+    return [sentence for rule in rules for sentence in rule(lab)]
+
+
+def check_course() -> list[str]:
+    """Folders of labs and solutions that the course does not name."""
+    root, known = content_root(), load_labs()
+    return [
+        f"{parent}/{folder.name} is in no stage of labs/course.toml."
+        for parent in ("labs", "solutions")
+        for folder in sorted((root / parent).iterdir())
+        if folder.is_dir() and folder.name not in known and not folder.name.startswith((".", "_"))
+    ]
+
+
+def _missing(lab: Lab) -> Iterator[str]:
+    wanted = [lab.path / name for name in ("README.md", *_trusted(lab), *lab.spec.files)]
+    wanted += [lab.solution / name for name in ("README.md", *lab.spec.editable)]
+    if lab.spec.questions:
+        wanted += [lab.path / "diagnosis.toml", lab.solution / "diagnosis.toml"]
+    wanted += [content_root() / "datasets" / f"{name}.py" for name in lab.spec.datasets]
+    for path in wanted:
+        if not path.is_file():
+            yield f"{path.relative_to(content_root())} is missing."
+        elif not path.read_bytes().strip():
+            yield f"{path.relative_to(content_root())} is empty."
+
+
+def _inconsistent(lab: Lab) -> Iterator[str]:
+    spec = lab.spec
+    yield from (
+        f"{declarations.at(lab, 'editable')}: {name} may be edited but is not among the files."
+        for name in spec.editable
+        if name not in spec.files
+    )
+    if spec.entry not in spec.files:
+        yield f"{declarations.at(lab, 'entry')}: {spec.entry} is not among the files."
+
+
+def _of_its_kind(lab: Lab) -> Iterator[str]:
+    try:
+        yield from kind_of(lab).problems(lab)
+    except LabError as error:
+        yield f"{declarations.at(lab, 'measure')}: {error.message} {error.remedy}"
+
+
+def _trusted(lab: Lab) -> list[str]:
+    """None for a lab of a kind that there is not: that is told elsewhere."""
+    try:
+        return kind_of(lab).trusted_files(lab)
+    except LabError:
+        return []
+
+
+def _stray(lab: Lab) -> Iterator[str]:
+    """A file that neither the lab nor its judge names serves nobody."""
+    named = {"README.md", "lab.toml", "judge.py", "reference.py", "diagnosis.toml", *_trusted(lab), *lab.spec.files}
+    texts = [
+        path.read_text(encoding="utf-8") for path in (lab.path / "lab.toml", lab.path / "judge.py") if path.is_file()
+    ]
+    for path in files_below(lab.path):
+        name = str(path.relative_to(lab.path))
+        if name not in named and not any(path.stem in text for text in texts):
+            yield f"labs/{lab.slug}/{name} is named neither in lab.toml nor in judge.py."
+    for path in files_below(lab.solution):
+        name = str(path.relative_to(lab.solution))
+        if name not in {"README.md", "diagnosis.toml", *lab.spec.editable}:
+            yield f"solutions/{lab.slug}/{name} is not an editable file of the lab."
+
+
+def _mutants(lab: Lab) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
+        yield from misdeclared(lab, Path(scratch))
+
+
+def course_names(root: Path, slug: str) -> bool:
+    """Whether `root`'s course names the lab `slug`. Raises no error for a course that cannot be read: it names nothing."""
+    try:
+        course = tomllib.loads((root / "labs" / "course.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return False
+    return any(slug in stage.get("labs", []) for stage in course.get("stages", []))

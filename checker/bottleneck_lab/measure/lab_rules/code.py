@@ -1,0 +1,138 @@
+"""Rules for a lab's code: it parses, stands alone, its judge can be called, and its variants differ."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from bottleneck_lab.catalog import Lab, content_root, files_below
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.measure.context import load_judge
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.lab_rules.declarations import at
+from bottleneck_lab.measure.lab_rules.proofs import LEAST_VARIANTS, variants
+
+
+def workloads(lab: Lab) -> Iterator[str]:
+    """Workloads run alone: they never import the checker."""
+    paths = [folder / name for folder in (lab.path, lab.solution, *variants(lab)) for name in lab.spec.files]
+    for path in paths:
+        if path.suffix == ".py" and path.is_file():
+            try:
+                tree = ast.parse(path.read_bytes())
+            except SyntaxError as error:
+                yield f"{path.relative_to(content_root())}, line {error.lineno}: {error.msg}."
+                continue
+            if "bottleneck_lab" in _imported(tree):
+                yield f"{path.relative_to(content_root())} imports bottleneck_lab; a workload must run without it."
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def judge(lab: Lab) -> Iterator[str]:
+    """judge.py can be imported, has every function that the lab's kind calls, and reads every setting that it is given."""
+    path = lab.path / "judge.py"
+    try:
+        calls = kind_of(lab).judge_calls
+    except LabError:  # told elsewhere
+        return
+    if not path.is_file():
+        return
+    try:
+        module = load_judge(lab)
+    except Exception as error:  # whatever the author's code raises
+        yield f"{raised_at(error, lab.path)}: {type(error).__name__}: {error}."
+        return
+    yield from (f"{path}: {said}" for said in _uncallable(vars(module), calls))
+    yield from _unread_settings(lab)
+
+
+def raised_at(error: BaseException, folder: Path) -> str:
+    """File and line, in or below `folder`, that raised the error."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if folder in Path(frame.filename).parents]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(folder)
+
+
+def _uncallable(found: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[str]:
+    for name, arguments in calls.items():
+        function = found.get(name)
+        if not callable(function):
+            yield f"`{name}` is missing; it is called with {arguments} argument{'s' * (arguments != 1)}."
+        elif not _takes(function, arguments):
+            yield f"`{name}` is called with {arguments} argument{'s' * (arguments != 1)}, and takes {inspect.signature(function)}."
+
+
+def _takes(function: Callable[..., object], arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _unread_settings(lab: Lab) -> Iterator[str]:
+    """A setting of the judge whose name stands in no file of the lab is a slip of the pen."""
+    text = "".join(path.read_text("utf-8", "replace") for path in lab.path.glob("*.py"))
+    for device, spec in lab.spec.devices.items():
+        given = spec.settings.get("judge", {})
+        for name in given if isinstance(given, dict) else []:
+            if name not in text:
+                where = at(lab, "devices", device, "settings", "judge", name)
+                yield f"{where}: judge.py does not read the setting `{name}`."
+
+
+def distinct(lab: Lab) -> Iterator[str]:
+    """There are variants enough, of editable files alone, and no two say the same."""
+    if not (content_root() / "tests" / "variants").is_dir():
+        return
+    found = variants(lab)
+    if len(found) < LEAST_VARIANTS:
+        yield f"tests/variants/{lab.slug} holds {len(found)} other correct solutions; at least {LEAST_VARIANTS} are needed."
+    for folder in found:
+        names = [str(path.relative_to(folder)) for path in files_below(folder)]
+        yield from (
+            f"tests/variants/{lab.slug}/{folder.name}/{name} is not an editable file of the lab."
+            for name in names
+            if name not in lab.spec.editable
+        )
+    seen = {_meaning(lab, lab.solution): "the solution", _meaning(lab, lab.path): "the shipped files"}
+    for folder in found:
+        meaning = _meaning(lab, folder)
+        if meaning in seen:
+            yield f"tests/variants/{lab.slug}/{folder.name} says the same as {seen[meaning]}."
+        seen.setdefault(meaning, folder.name)
+
+
+def _meaning(lab: Lab, folder: Path) -> tuple[str, ...]:
+    """The editable files as they would be checked, without what only a reader sees."""
+    beside = lab.path if folder == lab.path else lab.solution
+    paths = [folder / name if (folder / name).is_file() else beside / name for name in lab.spec.editable]
+    return tuple(_normal(path) for path in paths if path.is_file())
+
+
+def _normal(path: Path) -> str:
+    """Python as its syntax tree without docstrings; anything else without its white space."""
+    text = path.read_text("utf-8", "replace")
+    if path.suffix == ".py":
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:  # told elsewhere
+            return text
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:]
+        return ast.dump(tree)
+    return "".join(text.split())

@@ -1,0 +1,164 @@
+"""Rules for what lab.toml declares: every name in it must be one that somebody knows, and every placeholder one that is filled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+from bottleneck_lab.analysis.findings import FINDING_IDS
+from bottleneck_lab.analysis.gaps import Cause
+from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec
+from bottleneck_lab.declared import Keys, place, unknown
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.diagnosis import problem
+from bottleneck_lab.grading.siblings import CAUSES
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+
+FIGURES = (
+    *(f"{part}_share" for part in ("busy", "idle", "compute", "communication", "copy", "overlap", "top_operator")),
+    *("exposed_communication_share", "exposed_copy_share", "data_wait_share", "largest_gain_ratio"),
+    *(f"idle_{cause}_share" for cause in get_args(Cause)),
+)
+"""What `grading.diagnosis.figures_of` gives for any capture; besides these, `<range>_share` for every range that the workload marks."""
+
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+
+
+def at(lab: Lab, *keys: str | int) -> str:
+    """The place in the lab's lab.toml where the keys are written: `…/lab.toml, line 12`."""
+    return place(lab.path / "lab.toml", keys)
+
+
+def criteria(lab: Lab) -> Iterator[str]:
+    """A target has a figure, and a text only the placeholder that is filled."""
+    for device, spec in lab.spec.devices.items():
+        for number, criterion in enumerate(spec.criteria):
+            keys: Keys = ("devices", device, "criteria", number)
+            yield from (f"{at(lab, *keys)}: {said}" for said in _criterion(criterion))
+
+
+def _criterion(criterion: CriterionSpec) -> Iterator[str]:
+    if criterion.kind == "target" and criterion.target is None:
+        yield f"the criterion {criterion.id} has no target."
+    yield from _placeholders(criterion.text, ["target"] if criterion.target is not None else [])
+
+
+def _placeholders(text: str, filled: list[str]) -> Iterator[str]:
+    for name in _PLACEHOLDER.findall(text):
+        if name not in filled:
+            problem_ = f"the text has `{{{name}}}`, which is not filled in here"
+            yield unknown(problem_, name, filled) if filled else f"{problem_}."
+
+
+def hints(lab: Lab) -> Iterator[str]:
+    """A hint with a finding shows its evidence, and no other does."""
+    if not lab.spec.hints:
+        yield "The lab has no hints."
+    for number, hint in enumerate(lab.spec.hints):
+        yield from (f"{at(lab, 'hints', number, 'text')}: {said}" for said in _hint(hint))
+
+
+def _hint(hint: HintSpec) -> Iterator[str]:
+    if hint.finding is not None and hint.finding not in FINDING_IDS:
+        yield unknown(f"no detector reports the finding `{hint.finding}`", hint.finding, FINDING_IDS)
+    if hint.finding is not None and "{evidence}" not in hint.text:
+        yield f"the hint waits for the finding `{hint.finding}`, but shows none of it: its text has no `{{evidence}}`."
+    if hint.finding is None and "{evidence}" in hint.text:
+        yield "the hint has `{evidence}` and names no `finding` that would fill it."
+    yield from _placeholders(hint.text.replace("{evidence}", ""), ["evidence"] if hint.finding else [])
+
+
+def taught(lab: Lab) -> Iterator[str]:
+    """A detector reports what the lab teaches."""
+    if lab.spec.taught not in ("", *FINDING_IDS):
+        said = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
+        yield f"{at(lab, 'taught')}: {said}"
+
+
+def asked_by_kind(lab: Lab) -> frozenset[str]:
+    """The questions that the lab's kind judges itself; none for a kind that there is not."""
+    try:
+        return frozenset(kind_of(lab).asks)
+    except LabError:
+        return frozenset()
+
+
+def siblings(lab: Lab) -> Iterator[str]:
+    """Causes are of the common list, gains figures that a capture has."""
+    for number, sibling in enumerate(lab.spec.siblings):
+        if sibling.cause not in CAUSES:
+            said = unknown(f"`{sibling.cause}` is no cause", sibling.cause, CAUSES)
+            yield f"{at(lab, 'siblings', number, 'cause')}: {said}"
+        if sibling.gain_from not in FIGURES:
+            said = unknown(f"no capture shows `{sibling.gain_from}`", sibling.gain_from, FIGURES)
+            yield f"{at(lab, 'siblings', number, 'gain_from')}: {said}"
+
+
+def questions(lab: Lab) -> Iterator[str]:
+    """Every question can be graded, the solution answers it, and the shipped diagnosis does not."""
+    try:
+        shipped, solved = load_answers(lab.path), load_answers(lab.solution)
+    except LabError as error:
+        yield error.message
+        return
+    asked = [question.id for question in lab.spec.questions]
+    for folder, answers in ((lab.path, shipped), (lab.solution, solved)):
+        yield from (
+            f"{place(folder / 'diagnosis.toml', (key,))}: {unknown(f'`{key}` is not asked', key, asked)}"
+            for key in answers
+            if key not in asked
+        )
+    for number, question in enumerate(lab.spec.questions):
+        found = _question(lab, question, shipped.get(question.id), solved.get(question.id))
+        yield from (f"{at(lab, 'questions', number)}: {said}" for said in found)
+
+
+def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object) -> Iterator[str]:
+    asked = [other.id for other in lab.spec.questions]
+    yield from (f"{question.id} {said}" for said in _ungradable(lab, question))
+    yield from (
+        f"{question.id} has a rule for '{choice}', which is not a wrong choice of it."
+        for choice in question.rules
+        if choice not in question.choices or choice == solved
+    )
+    if question.ceiling_of is not None and question.ceiling_of not in asked:
+        yield unknown(f"{question.id}: `ceiling_of` names no question", question.ceiling_of, asked)
+    wrong = problem(question, solved) or _refused(question, solved)
+    if wrong and question.type != "interval":  # a stretch is of the learner's own capture
+        yield f"the solution's answer to {question.id}: {wrong}"
+    if problem(question, shipped) is None and question.type == "choice":
+        yield f"the shipped diagnosis.toml already answers {question.id}."
+
+
+def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
+    if question.type == "choice" and len(question.choices) < 2:
+        yield "offers no choice: `choices` needs two or more."
+    if question.type == "interval" and not question.shows:
+        yield "does not say what its stretch has to show (`shows`)."
+    if question.type == "text" and not question.accept and question.id not in asked_by_kind(lab):
+        yield "takes any text: give patterns of which an answer must have one (`accept`), or ask for a choice or a number."
+    for pattern in question.accept:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"accepts '{pattern}', which is not a regular expression ({error})."
+    for figure in filter(None, (question.from_capture, question.shows)):
+        if figure not in FIGURES and not _marks(lab, figure.removesuffix("_share")):
+            yield unknown(f"is held against `{figure}`, which no capture shows", figure, FIGURES)[:-1] + (
+                ", or `<range>_share` of a range that a file of the lab marks."
+            )
+
+
+def _marks(lab: Lab, range_: str) -> bool:
+    """Whether some file that learners get has the name of the range as a text."""
+    texts = [(lab.path / name).read_text("utf-8", "replace") for name in lab.spec.files if (lab.path / name).is_file()]
+    return any(f'"{range_}"' in text or f"'{range_}'" in text for text in texts)
+
+
+def _refused(question: QuestionSpec, solved: object) -> str | None:
+    """Why the lab's own patterns refuse the solution's words."""
+    if question.type != "text" or not question.accept or not isinstance(solved, str):
+        return None
+    return None if question.accepts(solved) else "none of the patterns of `accept` is in it."
