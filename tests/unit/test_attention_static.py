@@ -170,7 +170,7 @@ def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
     done = subprocess.run([*command, "-c", WGMMA, "-o", built], capture_output=True, text=True, check=True)
     assert "serialized" not in done.stderr + done.stdout  # ptxas says so when it has to wait for each product
     binding._refuse_libraries(WGMMA, built)
-    resources, sass = (static_check._output(what, built, lambda command: command) for what in ("-res-usage", "-sass"))
+    resources, sass = (static_check.disassembled(what, built, lambda command: command) for what in ("-res-usage", "-sass"))
     for report in read_reports(resources, sass):
         threads, products = (384, 4 + 12 + 8) if "Li64E" in report.name else (256, 8 + 16 + 8)
         assert report.tensor_core == {"HGMMA": products}

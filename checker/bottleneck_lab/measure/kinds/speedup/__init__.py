@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
@@ -15,11 +17,18 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
+class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a C function that launches kernels: numbers, "array" for the address of one, "null"."""
+
+    function: str
+    arguments: tuple[int | float | str, ...]
+
+
 class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """reference: the file that the reference worker loads; by default the lab's entry, as shipped.
 
     max_s: longest time for the timed pairs. self_test_margin: how far apart the reference may be from itself.
-    triton_sources, sanitize: see kernels.py.
+    triton_sources, sanitize: see kernels.py. launches: what `lab check --static` calls to see how kernels are launched (launches.py).
     """
 
     call_s: float = 30.0
@@ -29,6 +38,7 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     reference: str | None = None
     triton_sources: tuple[str, ...] = ()
     sanitize: str | None = None
+    launches: tuple[HostCall, ...] = ()
 
 
 class SpeedupKind(Kind[SpeedupSettings]):

@@ -37,21 +37,33 @@ def _version(tool: Path) -> str:
 def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
     """Machine code of a .cu file for one architecture (`80`, `90a`), in `folder` (default: the user's cache).
 
-    Made under another name and renamed when whole. Raises UsageError for an error in the source, MachineError without nvcc.
+    Raises UsageError for an error in the source, MachineError without nvcc.
     """
+    options = ["-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin"]
+    return _compiled(source, (), options, f".sm_{arch}.cubin", folder)
+
+
+def compile_host(source: Path, runtime: Path, arch: str, folder: Path | None = None) -> Path:
+    """The host code of a .cu file as a library, with `runtime` (a C file) for the CUDA runtime and its kernels as PTX. Raises as `compile_cubin`."""
+    options = ["-gencode", f"arch=compute_{arch},code=compute_{arch}", "-shared", "-cudart", "none", "-Xcompiler", "-fPIC"]
+    return _compiled(source, (runtime,), options, f".compute_{arch}.so", folder)
+
+
+def _compiled(source: Path, with_: tuple[Path, ...], options: list[str], suffix: str, folder: Path | None) -> Path:
+    """What nvcc makes of a source: made under another name and renamed when whole."""
     tool = require_program("nvcc")
-    options = ["-O3", "-std=c++17", "-lineinfo", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin"]
-    text = source.read_bytes()
-    key = hashlib.sha256(b"\0".join([text, _version(tool).encode(), *map(str.encode, options)])).hexdigest()[:24]
+    options = ["-O3", "-std=c++17", "-lineinfo", *options]
+    texts = [file.read_bytes() for file in (source, *with_)]
+    key = hashlib.sha256(b"\0".join([*texts, _version(tool).encode(), *map(str.encode, options)])).hexdigest()[:24]
     folder = folder or Path(
         os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"bottleneck-lab-{os.getuid()}"
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = folder / f"{source.stem}-{key}.sm_{arch}.cubin"
+    target = folder / f"{source.stem}-{key}{suffix}"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch) / target.name
-            _run([str(tool), *options, source.name, "-o", str(fresh)], source)
+            _run([str(tool), *options, source.name, *map(str, with_), "-o", str(fresh)], source)
             fresh.replace(target)
     return target
 

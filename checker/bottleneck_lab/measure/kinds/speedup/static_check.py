@@ -24,10 +24,11 @@ def check_source(source: Path, arch: str, folder: Path | None = None) -> list[Ke
 
 def check_binary(binary: Path, around: Wrapper = lambda command: command) -> list[KernelReport]:
     """Reads every kernel of a cubin, or of a library that holds some. Raises MachineError without a disassembler, CaptureError when there is no kernel."""
-    return read_reports(*(_output(option, binary, around) for option in ("-res-usage", "-sass", "-elf")))
+    return read_reports(*(disassembled(option, binary, around) for option in ("-res-usage", "-sass", "-elf")))
 
 
-def _output(option: str, binary: Path, around: Wrapper) -> str:
+def disassembled(option: str, binary: Path, around: Wrapper = lambda command: command) -> str:
+    """What cuobjdump prints of a binary with an option of its. Raises MachineError without it, CaptureError where it fails."""
     path = f"{require_program('nvdisasm').parent}:/usr/bin:/bin"  # cuobjdump looks for nvdisasm on PATH
     command = around(["env", f"PATH={path}", str(require_program("cuobjdump")), option, str(binary)])
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=READ_S)
