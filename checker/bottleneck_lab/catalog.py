@@ -28,6 +28,7 @@ FailReason = Literal[
     "timed out",
     "tampered",
     "forbidden call",
+    "does not compile",
 ]
 
 

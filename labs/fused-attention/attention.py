@@ -37,7 +37,7 @@ POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
 class CompilerError(RuntimeError):
     """The kernel does not compile: what the compiler said is all that there is to say."""
 
-    reason = "crashed"
+    reason = "does not compile"
 
 
 class ForbiddenCallError(RuntimeError):

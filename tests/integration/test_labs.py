@@ -95,9 +95,15 @@ def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path, cubin
     done = subprocess.run(
         [*lab, "check", "--static", "--json"], cwd=place, env=environment, check=True, capture_output=True, text=True
     )
-    found = json.loads(done.stdout)
-    assert set(found) == {"80", "90a"}
-    assert all(report["registers"] > 0 and report["tensor_core"] for reports in found.values() for report in reports)
+    (found,) = json.loads(done.stdout)
+    assert {arch for group in found["groups"] for arch in group["archs"]} == {"80", "90a"}
+    assert all(group["figures"]["threads"] == 128 and group["figures"]["tensor_core"] for group in found["groups"])
+    told = subprocess.run(
+        [*lab, "check", "--static"], cwd=place, env=environment, check=True, capture_output=True, text=True
+    )
+    assert "attention.cu: compiled, not run" in told.stdout
+    assert "32 sectors" in told.stdout
+    assert "needs at least" not in told.stdout, "nothing is diagnosed yet: no verdict on the evidence"
 
 
 def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):

@@ -9,9 +9,12 @@ import pytest
 
 from bottleneck_lab import programs
 from bottleneck_lab.analysis.machine_code import describe, occupancy, read_reports
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.measure.kinds.speedup import static_check
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.kinds.speedup import HostCall, static_check
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, complaint
+from bottleneck_lab.measure.kinds.speedup.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, check_source
 from bottleneck_lab.programs import find_program, require_program
 
@@ -154,6 +157,56 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubin
 
 @needs_nvcc
 @needs_disassembler
+@pytest.mark.parametrize(
+    ("folder", "threads", "wasteful"), [(LAB, 128, 6), (SOLUTION, 256, 0)], ids=["shipped", "solution"]
+)
+def test_launches_are_seen_and_a_warp_is_followed_without_a_gpu(folder, threads, wasteful, cubins):
+    found = read_launches(folder / "attention.cu", _launches(), cubins)
+    assert [one.launch.threads for one in found] == [threads] * 4
+    assert all(one.launch.dynamic_shared_bytes >= 16384 and one.followed.whole for one in found)
+    assert [sum(access.wasteful for access in one.followed.accesses) for one in found] == [wasteful] * 4
+
+
+@needs_nvcc
+@needs_disassembler
+def test_an_edit_shows_in_what_a_warp_does(tmp_path):
+    """16 bytes of padding a row of shared memory: no conflict of `ldmatrix` is left, and the block needs more."""
+    source = (LAB / "attention.cu").read_text()
+    for old, new in (
+        ("* (dim / 2)", "* (dim / 2 + 4)"),
+        ("kQueries * dim / 2;", "kQueries * (dim / 2 + 4);"),
+        ("kKeys * dim / 2;", "kKeys * (dim / 2 + 4);"),
+        ("kKeys) * dim * 2;", "kKeys) * (dim + 8) * 2;"),
+        ("static_cast<size_t>(first + row) * (dim / 2 + 4)", "static_cast<size_t>(first + row) * (dim / 2)"),
+        ("static_cast<size_t>(row + half * 8) * (dim / 2 + 4)", "static_cast<size_t>(row + half * 8) * (dim / 2)"),
+    ):
+        assert old in source
+        source = source.replace(old, new)
+    (tmp_path / "attention.cu").write_text(source)
+    first = read_launches(tmp_path / "attention.cu", _launches()[:1], tmp_path / "cache")[0]
+    assert first.launch.dynamic_shared_bytes == 128 * 136 * 2
+    assert {access.cost / access.requests for access in first.followed.accesses if access.what == "ldmatrix"} == {4}
+    assert {access.what for access in first.followed.accesses if access.wasteful} == {"loads", "stores"}
+
+
+def _launches():
+    lab = load_labs()["fused-attention"]
+    return kind_of(lab).settings(lab, "cuda").launches
+
+
+@needs_nvcc
+@needs_disassembler
+def test_host_code_that_crashes_is_no_fault_of_the_program(tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text(
+        '__global__ void kernel(int *out) { *out = 1; }\nextern "C" void run(int *out) { kernel<<<2, 96>>>(out); *out = 0; kernel<<<1, 1>>>(out); }\n'
+    )
+    (seen,) = read_launches(source, (HostCall("run", ("array",)),), tmp_path / "cache")
+    assert (seen.launch.grid[0], seen.launch.threads) == (2, 96)
+
+
+@needs_nvcc
+@needs_disassembler
 def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
     spec = importlib.util.spec_from_file_location("attention_binding", LAB / "attention.py")
     binding = importlib.util.module_from_spec(spec)
@@ -170,7 +223,9 @@ def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
     done = subprocess.run([*command, "-c", WGMMA, "-o", built], capture_output=True, text=True, check=True)
     assert "serialized" not in done.stderr + done.stdout  # ptxas says so when it has to wait for each product
     binding._refuse_libraries(WGMMA, built)
-    resources, sass = (static_check.disassembled(what, built, lambda command: command) for what in ("-res-usage", "-sass"))
+    resources, sass = (
+        static_check.disassembled(what, built, lambda command: command) for what in ("-res-usage", "-sass")
+    )
     for report in read_reports(resources, sass):
         threads, products = (384, 4 + 12 + 8) if "Li64E" in report.name else (256, 8 + 16 + 8)
         assert report.tensor_core == {"HGMMA": products}

@@ -39,6 +39,8 @@ ARCHITECTURES = {
     120: Architecture(warps=48, blocks=24, shared_bytes=100 << 10),
 }
 _REGISTER_UNIT, _SHARED_UNIT, _WARP_UNIT = 256, 128, 4
+WIDEST_LOAD = 16
+"""Bytes that one load of a thread can bring."""
 USUAL_THREADS = 256
 """Threads a block where the kernel does not state a bound."""
 
@@ -211,21 +213,40 @@ def describe(report: KernelReport, threads: int | None = None, dynamic_shared_by
 
 def faults(report: KernelReport) -> list[str]:
     """What in the machine code holds a matrix kernel back, the gravest first; empty when nothing can be seen."""
-    found = []
-    if report.local_loads + report.local_stores:
-        found.append(
+    return [judged.sentence for judged in judge(report) if not judged.good]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Something that a matrix kernel's machine code ought to have, and whether it does."""
+
+    good: bool
+    sentence: str
+
+
+def judge(report: KernelReport) -> list[Judged]:
+    """What a matrix kernel's machine code ought to have, the gravest to miss first."""
+    widest, spilled = report.widest_load_bytes, report.local_loads + report.local_stores
+    return [
+        Judged(True, "No registers are spilled to local memory.")
+        if not spilled
+        else Judged(
+            False,
             f"{report.local_loads} loads from and {report.local_stores} stores to local memory: "
-            "registers were spilled, or an array is indexed at run time."
-        )
-    if not report.tensor_core_instructions:
-        found.append("No tensor-core instruction: the products run on the ordinary arithmetic units.")
-    if report.widest_load_bytes < 16:
-        found.append(
-            f"The widest load from global memory is {report.widest_load_bytes} bytes a thread, where 16 are possible."
-        )
-    if not report.async_copies and not report.bulk_copies:
-        found.append("No asynchronous copy: loads and arithmetic cannot overlap within a warp.")
-    return found
+            "registers were spilled, or an array is indexed at run time.",
+        ),
+        Judged(True, "The products run on tensor cores.")
+        if report.tensor_core_instructions
+        else Judged(False, "No tensor-core instruction: the products run on the ordinary arithmetic units."),
+        Judged(True, f"Loads from global memory are {widest} bytes wide.")
+        if widest >= WIDEST_LOAD
+        else Judged(
+            False,
+            f"The widest load from global memory is {widest} bytes a thread, where {WIDEST_LOAD} are possible.",
+        ),
+        Judged(True, "Copies to shared memory are asynchronous.")
+        if report.async_copies or report.bulk_copies
+        else Judged(False, "No asynchronous copy: loads and arithmetic cannot overlap within a warp."),
+    ]
 
 
 def _resources(report: KernelReport, threads: int, dynamic_shared_bytes: int) -> list[str]:

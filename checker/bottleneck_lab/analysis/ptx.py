@@ -12,7 +12,8 @@ import msgspec
 _ENTRY = re.compile(r"^(?:\.\w+ )*\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)^\}", re.DOTALL | re.MULTILINE)
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,]*?)?([\w$]+)(?:\[(\d+)\])?")
 _SHARED = re.compile(
-    r"^\s*(\.extern\s+)?(?:\.\w+\s+)*?\.shared\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d*)\])?", re.MULTILINE
+    r"^\s*(\.extern\s+)?(?:\.\w+\s+)*?\.shared\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d*)\])?",
+    re.MULTILINE,
 )
 _LINE = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
@@ -102,13 +103,17 @@ def _statements(body: str) -> list[str]:
     """Directives, labels and instructions, each on its own. The braces of a block end where an instruction's would go on."""
     body = re.sub(r"^(\s*\.loc[^\n]*)$", r"\1;", body, flags=re.MULTILINE)
     body = re.sub(r"^(\s*\$?[\w$]+:)", r"\1;", body, flags=re.MULTILINE)
-    body = re.sub(r"^(\s*)([{}])\s*", r"\1\2;", body, flags=re.MULTILINE)  # of a block: an operand's stand within a line
+    body = re.sub(
+        r"^(\s*)([{}])\s*", r"\1\2;", body, flags=re.MULTILINE
+    )  # of a block: an operand's stand within a line
     return [statement.strip() for part in body.split(";") if (statement := part.strip().lstrip("}").strip())]
 
 
 def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
     """Line and caller in the module's own file (what was inlined from a header stands where it was called); None where no line is named."""
-    lines = [int(line) for file, line in [(match[1], match[2]), *_INLINED.findall(statement)] if file == "1" and line != "0"]
+    lines = [
+        int(line) for file, line in [(match[1], match[2]), *_INLINED.findall(statement)] if file == "1" and line != "0"
+    ]
     return (lines[0], lines[-1] if len(lines) > 1 else 0) if lines else None
 
 

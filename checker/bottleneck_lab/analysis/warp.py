@@ -50,8 +50,8 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over `requests`; `least` is what the same
-    bytes need at least."""
+    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over `requests`;
+    `least` is what the same bytes need at least."""
 
     line: int
     caller: int
@@ -84,11 +84,11 @@ def follow(kernel: Kernel, launch: Launch) -> Followed:
 
 def _by_line(seen: list[tuple[_Key, int, int]]) -> list[Access]:
     """Sums over what was seen. Where the compiler has forgotten some of a line's callers, they are one."""
-    forgotten = {(line, *kind) for (line, caller, *kind), _, _ in seen if not caller}
+    forgotten = {(line, space, what, size) for (line, caller, space, what, size), _, _ in seen if not caller}
     sums: dict[_Key, list[int]] = {}
-    for (line, caller, *kind), cost, least in seen:
-        key = (line, 0 if (line, *kind) in forgotten else caller, *kind)
-        found = sums.setdefault(key, [0, 0, 0])
+    for (line, caller, space, what, size), cost, least in seen:
+        known = 0 if (line, space, what, size) in forgotten else caller
+        found = sums.setdefault((line, known, space, what, size), [0, 0, 0])
         found[:] = found[0] + 1, found[1] + cost, found[2] + least
     return [Access(*key, *figures) for key, figures in sorted(sums.items())]
 
@@ -428,7 +428,10 @@ class _Warp:
 
     def _matrices(self, instruction: Instruction, where: str) -> None:
         """Lane 8i + r points at row r of matrix i: 16 bytes, four banks."""
-        address, count = self._address(where), int(next(part for part in instruction.parts if part in ("x1", "x2", "x4"))[1])
+        address, count = (
+            self._address(where),
+            int(next(part for part in instruction.parts if part in ("x1", "x2", "x4"))[1]),
+        )
         if address is None:
             self.whole = False
             return

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.machine_code import KernelReport, describe
-from bottleneck_lab.commands.ui import print_json, say
+from pathlib import Path
+
+from bottleneck_lab.analysis.compiled import CompiledSource, sum_up
+from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.ui import print_json
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.kinds.speedup import HostCall, SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.static_check import check_source, readable
+from bottleneck_lab.report.console import render_compiled
+from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 
 ARCHITECTURES = ("80", "90a")
 
 
 def show_static(workspace: Workspace, *, as_json: bool) -> None:
-    """Registers, spills, shared memory, load widths and tensor-core instructions of every kernel, for each architecture.
+    """Registers, spills, shared memory, load widths and tensor-core instructions of every kernel, for each architecture, and a warp's addresses.
 
     Raises UsageError for a lab without a CUDA source, or a source that does not compile.
     """
-    sources = [workspace.root / name for name in workspace.lab.spec.editable if name.endswith(".cu")]
+    lab = workspace.lab
+    sources = [workspace.root / name for name in lab.spec.editable if name.endswith(".cu")]
     if not sources:
-        raise UsageError(f"{workspace.lab.slug} has no CUDA source to compile.", "`lab check` measures it.")
-    found = {arch: [report for source in sources for report in check_source(source, arch)] for arch in ARCHITECTURES}
+        raise UsageError(f"{lab.slug} has no CUDA source to compile.", "`lab check` measures it.")
+    settings = kind_of(lab).settings(lab, "cuda")
+    calls = settings.launches if isinstance(settings, SpeedupSettings) else ()
+    found = [_compile(source, calls) for source in sources]
     if as_json:
         print_json(found)
-    else:
-        for arch, reports in found.items():
-            _tell(arch, reports)
+        return
+    for one in found:
+        render_compiled(one, console(), blind=is_blind(workspace))
 
 
-def _tell(arch: str, reports: list[KernelReport]) -> None:
-    say(f"sm_{arch}: compiled, not run", style="bold")
-    for report in reports:
-        say(f"\n  {readable(report.name)}")
-        for sentence in describe(report):
-            say(f"    {sentence}")
-    say("")
+def _compile(source: Path, calls: tuple[HostCall, ...]) -> CompiledSource:
+    with progress() as show:
+        reports = {}
+        for number, arch in enumerate(ARCHITECTURES):
+            show(f"compiling {source.name} for sm_{arch}", number / 3)
+            reports[arch] = check_source(source, arch)
+        show("following a warp's addresses", 2 / 3)
+        launched = [(one.launch, one.followed) for one in read_launches(source, calls)] if calls else []
+    return sum_up(source.name, reports, launched, readable)

@@ -192,7 +192,7 @@ def _digits(value: float, unit: str, more: int) -> str:
 class Stopped(NamedTuple):
     """Why the learner's code did not run to the end, with one sentence on what was seen."""
 
-    reason: Literal["crashed", "timed out", "tampered", "forbidden call"]
+    reason: Literal["crashed", "timed out", "tampered", "forbidden call", "does not compile"]
     sentence: str
 
 
@@ -274,6 +274,7 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
     "crashed": ["`lab run` shows the full error."],
     "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
+    "does not compile": ["`lab run` compiles it, too, and shows all that the compiler says."],
     "forbidden call": ["Write that part yourself: the brief says what may be called."],
     "tampered": ["Every call must do all of its work, in its own process; `lab reset` restores the shipped files."],
 }

@@ -162,7 +162,7 @@ def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, 
 
 def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
     """A wrong output is a correctness result; every other fault stopped the code."""
-    if fault.reason in ("crashed", "timed out", "tampered", "forbidden call"):
+    if fault.reason in ("crashed", "timed out", "tampered", "forbidden call", "does not compile"):
         return Stopped(fault.reason, fault.detail), Measured([])
     spec = next(
         (spec for spec in specs if spec.kind == "correctness"),

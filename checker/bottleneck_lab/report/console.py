@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bottleneck_lab.report.console_comparison import render_comparison
+from bottleneck_lab.report.console_compiled import render_compiled
 from bottleneck_lab.report.console_counters import render_counters
 from bottleneck_lab.report.console_memory import render_memory
 from bottleneck_lab.report.console_selection import render_selection
@@ -11,6 +12,7 @@ from bottleneck_lab.report.console_verdict import render_verdict
 
 __all__ = [
     "render_comparison",
+    "render_compiled",
     "render_counters",
     "render_memory",
     "render_selection",

@@ -217,7 +217,7 @@ def test_undecided_on_a_machine_that_is_in_doubt_says_by_how_much():
     assert "Other programs kept 1.0 of 2 cores busy" in conclusion.summary
 
 
-@pytest.mark.parametrize("reason", ["crashed", "timed out", "tampered"])
+@pytest.mark.parametrize("reason", ["crashed", "timed out", "tampered", "forbidden call", "does not compile"])
 def test_code_that_stopped_fails_for_that_reason_even_when_it_was_fast(reason):
     stopped = Stopped(reason, "the worker ended with status 139")
     for results in ([], given_results(True, True, True, True), given_results(True, False, True, True)):

@@ -16,7 +16,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
 
-STOPPED = ("crashed", "timed out", "tampered", "forbidden call")
+STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compile")
 """Reasons of a FAIL for which nothing that held before counts."""
 
 

@@ -274,4 +274,4 @@ def start_worker(
 
 def _reason(failed: Failed) -> str:
     """A binding that refuses the learner's code says so with an exception's `reason`; whatever else a worker sends has crashed."""
-    return "forbidden call" if failed.reason == "forbidden call" else "crashed"
+    return failed.reason if failed.reason in ("forbidden call", "does not compile") else "crashed"

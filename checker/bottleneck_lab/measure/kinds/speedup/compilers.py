@@ -45,7 +45,15 @@ def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
 
 def compile_host(source: Path, runtime: Path, arch: str, folder: Path | None = None) -> Path:
     """The host code of a .cu file as a library, with `runtime` (a C file) for the CUDA runtime and its kernels as PTX. Raises as `compile_cubin`."""
-    options = ["-gencode", f"arch=compute_{arch},code=compute_{arch}", "-shared", "-cudart", "none", "-Xcompiler", "-fPIC"]
+    options = [
+        "-gencode",
+        f"arch=compute_{arch},code=compute_{arch}",
+        "-shared",
+        "-cudart",
+        "none",
+        "-Xcompiler",
+        "-fPIC",
+    ]
     return _compiled(source, (runtime,), options, f".compute_{arch}.so", folder)
 
 

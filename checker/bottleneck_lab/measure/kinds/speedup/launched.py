@@ -9,7 +9,9 @@ import json
 import sys
 from typing import Any
 
-_SEEN = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t)
+_SEEN = ctypes.CFUNCTYPE(
+    None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t
+)
 _APART = 1 << 32
 """Bytes between the beginnings of two arrays: none of them exists, and nothing is read."""
 
@@ -20,9 +22,18 @@ def main(library: str, request: str) -> None:
 
     def seen(name: bytes, shape: Any, arguments: Any, shared: int) -> None:
         kernel = name.decode()
-        values = [ctypes.string_at(arguments[place], size).hex() for place, size in enumerate(asked["sizes"].get(kernel, []))]
-        told = {"kernel": kernel, "grid": shape[:3], "block": shape[3:6], "dynamic_shared_bytes": shared, "arguments": values}
-        print(json.dumps(told), flush=True)
+        values = [
+            ctypes.string_at(arguments[place], size).hex() for place, size in enumerate(asked["sizes"].get(kernel, []))
+        ]
+        told = {
+            "kernel": kernel,
+            "grid": shape[:3],
+            "block": shape[3:6],
+            "dynamic_shared_bytes": shared,
+            "arguments": values,
+        }
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()  # what comes next may crash
 
     loaded, callback = ctypes.CDLL(library), _SEEN(seen)
     loaded.lab_follow(callback, asked["capability"])

@@ -51,7 +51,9 @@ def _called(library: Path, kernels: dict[str, Kernel], calls: tuple[HostCall, ..
     command = [sys.executable, "-I", str(Path(__file__).with_name("launched.py")), str(library), json.dumps(request)]
     told = ""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S, preexec_fn=_limit)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S, preexec_fn=_limit
+        )
         told = done.stdout
     return [_launch(line) for line in told.splitlines() if line.startswith('{"kernel"')]
 

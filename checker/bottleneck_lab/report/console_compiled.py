@@ -1,0 +1,114 @@
+"""What became of a CUDA source when it was compiled, in the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bottleneck_lab.analysis.compiled import CompiledSource, Figures, Group
+from bottleneck_lab.analysis.warp import Access
+from bottleneck_lab.report import words
+from bottleneck_lab.report.terminal import Sheet
+
+_UNITS = {"global": "sectors", "shared": "passes"}
+
+
+def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> None:
+    """`blind`: figures only, nothing on whether they are good."""
+    sheet = Sheet(console)
+    sheet.line(f"{found.source}: compiled, not run", style="bold")
+    _print_figures(sheet, found.groups)
+    if found.accesses:
+        sheet.heading("What one warp's addresses do: the first of the first block, computed from the compiled code")
+        _print_accesses(sheet, found.accesses, blind=blind)
+        sheet.line(
+            "A request is one instruction of a warp: it touches sectors of 32 bytes of global memory, or passes through the 32 banks of shared memory.",
+            indent=2,
+        )
+    if not found.followed:
+        sheet.line(
+            "Not every launch could be followed to its end without a GPU: there may be more than this.", indent=2
+        )
+    sheet.blank()
+    if blind:
+        sheet.line(words.BLIND)
+        return
+    for verdict in found.judged:
+        mark, style = (sheet.signs.right, "green") if verdict.judged.good else (sheet.signs.wrong, "red")
+        of = f" ({', '.join(verdict.of)})" if verdict.of else ""
+        sheet.line(f"{verdict.judged.sentence}{of}", lead=f"{mark} ", lead_style=style)
+
+
+def _print_figures(sheet: Sheet, groups: list[Group]) -> None:
+    """A column for each group of kernels."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    for group in groups:
+        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
+        table.add_column(
+            sheet.safe("\n".join([*(name.replace("<", "\n<", 1) for name in group.kernels), archs])), justify="right"
+        )
+    for label, *cells in zip(_LABELS, *(_cells(group.figures) for group in groups), strict=True):
+        table.add_row(label, *cells)
+    sheet.console.print(table)
+
+
+_LABELS = (
+    "threads a block",
+    "shared memory a block",
+    "registers a thread",
+    "spilled to local memory",
+    "widest global load",
+    "asynchronous copies",
+    "tensor-core instructions",
+    "blocks on a multiprocessor",
+    "of its warps",
+    "limited by",
+)
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})" if figures.tensor_core else "none"
+    return (
+        str(figures.threads) if figures.launched else f"{figures.threads}, a guess",
+        f"{figures.shared_bytes:,} bytes",
+        str(figures.registers),
+        str(figures.spills or "nothing"),
+        f"{figures.widest_load_bytes} bytes",
+        str(figures.async_copies or "none"),
+        cores,
+        str(figures.blocks),
+        f"{figures.share:.0%}",
+        figures.limit,
+    )
+
+
+def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("line", justify="right")
+    table.add_column("what")
+    table.add_column("a request", justify="right")
+    if not blind:
+        table.add_column("needs at least", justify="right")
+    for access in accesses:
+        style = "" if blind else "red" if access.wasteful else "green"
+        table.add_row(_line(access), _what(access), *_costs(access, blind=blind), style=style)
+    sheet.console.print(table)
+
+
+def _line(access: Access) -> str:
+    return f"{access.line}, from {access.caller}" if access.caller else str(access.line)
+
+
+def _what(access: Access) -> str:
+    if access.what == "ldmatrix":
+        return "matrices from shared memory"
+    way = {"loads": "from", "stores": "to", "copies": "from" if access.space == "global" else "to"}[access.what]
+    return f"{access.bytes}-byte {access.what} {way} {access.space} memory"
+
+
+def _costs(access: Access, *, blind: bool) -> tuple[str, ...]:
+    each, least = access.cost / access.requests, access.least / access.requests
+    told = f"{each:.3g} {_UNITS[access.space]}"
+    return (told,) if blind else (told, f"{least:.3g}")
