@@ -37,9 +37,30 @@ def sequential_test(spec: CriterionSpec, plan: Plan = PAIRS) -> SequentialTest:
     return SequentialTest(target=_target(spec), direction=spec.direction, plan=plan, margin=spec.margin)
 
 
-def grade_decision(spec: CriterionSpec, decision: Decision, things: str = "pairs") -> CriterionResult:
-    """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks."""
-    return _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
+def grade_decision(
+    spec: CriterionSpec, decision: Decision, things: str = "pairs", overall: float | None = None
+) -> CriterionResult:
+    """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks.
+
+    `overall`: the figure over all samples, each weighted by its time, where there is one. It is what an undecided criterion is said to have come to: the
+    median of a few samples that are far apart may be any of them.
+    """
+    result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
+    if overall is None or result.holds is not None:
+        return result
+    said = f"{_text(spec)}: undecided, {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
+    return msgspec.structs.replace(result, value=overall, sentence=said)
+
+
+def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: float) -> str:
+    """Such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
+    figure = f"{format_figure(overall, spec.unit, spec.target)} over all {_count(decision.samples, things)}"
+    if not math.isfinite(decision.interval.high):
+        return f"{figure}, too few to say how sure that is"
+    low, high = (
+        format_figure(bound, spec.unit, spec.target) for bound in (decision.interval.low, decision.interval.high)
+    )
+    return f"{figure}, whose median lies between {low} and {high}"
 
 
 def grade_value(spec: CriterionSpec, value: float, samples: int = 0, things: str = "samples") -> CriterionResult:
@@ -68,10 +89,18 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
     )
 
 
-def not_held_against(result: CriterionResult, other_cores: float) -> CriterionResult:
-    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's."""
+def lies_on_one_side(result: CriterionResult) -> bool:
+    """Whether all of the interval reaches the target, or none of it does."""
+    if result.low is None or result.high is None or result.target is None:
+        return False
+    return result.low >= result.target or result.high < result.target
+
+
+def not_held_against(result: CriterionResult, other_cores: float, why: str = "") -> CriterionResult:
+    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's: `why` it might not be, if more is known."""
     if result.holds is False and other_cores > BUSY_CORES:
-        sentence = f"{result.sentence.rstrip('.')}; not held against you."
+        why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may be all of it"
+        sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
         return msgspec.structs.replace(result, holds=None, sentence=sentence)
     return result
 

@@ -10,7 +10,7 @@ from bottleneck_lab.analysis.held import DeviceMemory
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.roofline import Roofline
 from bottleneck_lab.analysis.window import Step
-from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.markup import Markup, tag
@@ -193,19 +193,21 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     results = [next((each for each in verdict.criteria if each.id == main.id), None) for verdict in attempts]
     gauges = [None if each is None else words.gauge(each) for each in results]
     end = max(gauge.end for gauge in gauges if gauge)
-    values = [gauge.value if gauge else None for gauge in gauges]
-    across = [0.08 + 0.86 * (place + 0.5) / len(values) for place in range(len(values))]
+    across = [0.08 + 0.86 * (place + 0.5) / len(gauges) for place in range(len(gauges))]
+    open_ = [each is not None and each.holds is None and each.low is not None for each in results]
     points = [
-        (across[place], 130 - 110 * value / end, value, attempts[place])
-        for place, value in enumerate(values)
-        if value is not None
+        (across[place], 130 - 110 * gauge.value / end, gauge.value, attempts[place])
+        for place, gauge in enumerate(gauges)
+        if gauge and not open_[place]
     ]
+    spans = [(across[place], gauge) for place, gauge in enumerate(gauges) if gauge and open_[place]]
     return tag(
         "svg",
         tag("title", f"{main.id} over {len(attempts)} attempts"),
         _axis(main, end),
         [_step(left, right) for left, right in pairwise(points)],
         [_dot(point, main.unit) for point in points],
+        [_span(x, gauge, end, main.unit) for x, gauge in spans],
         [_number(place + 1, x) for place, x in enumerate(across)],
         role="img",
         height=156,
@@ -233,6 +235,14 @@ def _dot(point: Point, unit: str) -> Markup:
         label,
         tag("title", f"{verdict.outcome}: {figure}"),
     )
+
+
+def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
+    """What bounds an undecided figure: no point is drawn where none is known."""
+    low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
+    said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
+    line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
+    return tag("g", line, tag("title", said))
 
 
 def _axis(main: CriterionResult, end: float) -> list[Markup]:

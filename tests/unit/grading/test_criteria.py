@@ -298,5 +298,21 @@ def test_a_miss_without_a_partner_is_not_held_against_anybody_while_others_use_t
     missed = sampled(SPEEDUP, [1.0] * 12)
     assert missed.holds is False
     assert not_held_against(missed, 0.6).holds is None
+    assert "Not held against you: other programs kept 0.6 cores busy" in not_held_against(missed, 0.6).sentence
+    assert not_held_against(missed, 0.6, "it waited").sentence.endswith("Not held against you: it waited.")
     assert not_held_against(missed, 0.1).holds is False
     assert not_held_against(sampled(SPEEDUP, [9.0] * 12), 0.6).holds is True
+
+
+def test_undecided_blocks_are_told_by_the_figure_over_all_of_them():
+    decision = sequential_test(BUSY, BLOCKS).decide([0.19, 1.0] * 12, exhausted=True)
+    result = grade_decision(BUSY, decision, "blocks", overall=0.62)
+    assert result.holds is None
+    assert result.value == 0.62
+    assert "undecided, 62% over all 24 blocks, whose median lies between 19% and 100%" in result.sentence
+    few = grade_decision(
+        BUSY, sequential_test(BUSY, BLOCKS).decide([0.19, 1.0], exhausted=True), "blocks", overall=0.62
+    )
+    assert "too few to say how sure that is" in few.sentence
+    passed = sequential_test(BUSY, BLOCKS).decide([0.95] * 24, exhausted=True)
+    assert grade_decision(BUSY, passed, "blocks", overall=0.3).value == 0.95, "what is decided is the median's"

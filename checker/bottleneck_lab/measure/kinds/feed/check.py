@@ -21,6 +21,7 @@ from bottleneck_lab.grading.criteria import (
     grade_check,
     grade_decision,
     grade_value,
+    lies_on_one_side,
     not_held_against,
     sequential_test,
 )
@@ -179,10 +180,20 @@ def grade(
     busy = (
         grade_value(spec, overall)
         if decision.state is State.PASS and all(missed)
-        else grade_decision(spec, decision, "blocks")
+        else grade_decision(spec, decision, "blocks", overall if run.timed() else None)
     )
     idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * speed) for block in run.idle()] for speed in speeds])
-    return [not_held_against(result, foreign_cores) for result in (busy, grade_decision(wait, idle, "blocks"))]
+    found = [_with_drift(result, drift) for result in (busy, grade_decision(wait, idle, "blocks"))]
+    return [not_held_against(result, foreign_cores) for result in found]
+
+
+def _with_drift(result: CriterionResult, drift: float) -> CriterionResult:
+    """Why a figure whose interval lies on one side of its target is undecided all the same."""
+    if result.holds is not None or not lies_on_one_side(result):
+        return result
+    faster = "faster" if drift < 1 else "slower"
+    sentence = f"{result.sentence} The machine was {abs(1 - drift):.0%} {faster} afterwards, and at that speed it would come out otherwise."
+    return msgspec.structs.replace(result, sentence=sentence)
 
 
 def _at_either(spec: CriterionSpec, samples: list[list[float]]) -> Decision:

@@ -7,7 +7,13 @@ from statistics import median
 import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.criteria import grade_check, grade_decision, not_held_against, worst_case
+from bottleneck_lab.grading.criteria import (
+    format_range,
+    grade_check,
+    grade_decision,
+    not_held_against,
+    worst_case,
+)
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context
@@ -21,8 +27,9 @@ def answers_result(context: Context[SpeedupSettings], cases: list[Case], hard: i
     return grade_check(context.required("right-answers"), None, checked)
 
 
-def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> set[str]:
-    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or that have no partner to share it with.
+def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> dict[str, str]:
+    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or that have no partner to share it with, and why, if
+    more is known than that others were busy.
 
     A neighbour on the same cores hurts a program of many threads more than the reference beside it, and by far: where one
     thread waits for a core, the others wait for that thread.
@@ -31,11 +38,22 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
     failed = [case.without_waiting(share) for case in cases if case.failed()]
     for case in failed:
         case.decide(tests, exhausted=True)
-    return {id_ for id_ in tests if id_ != "speedup" or not any(case.states()[id_] is State.FAIL for case in failed)}
+    if any(case.states().get("speedup") is State.FAIL for case in failed):
+        return {id_: "" for id_ in tests if id_ != "speedup"}
+    return {id_: _given_back(failed, waited_s) if id_ == "speedup" else "" for id_ in tests}
+
+
+def _given_back(failed: list[Case], waited_s: float) -> str:
+    """What the speed-up would be without the waiting, in the case where that is least; empty where none missed it."""
+    bounds = [case.decisions["speedup"].interval for case in failed if "speedup" in case.decisions]
+    if not bounds:
+        return ""
+    worst = min(bounds, key=lambda interval: interval.median)
+    return f"without the {waited_s:.1f} s in which its threads waited for a core, it would be {format_range(worst.low, worst.high, 'x')}"
 
 
 def target_results(
-    context: Context[SpeedupSettings], cases: list[Case], not_charged: set[str], other_cores: float
+    context: Context[SpeedupSettings], cases: list[Case], not_charged: dict[str, str], other_cores: float
 ) -> list[CriterionResult]:
     """One result a target, which every case has to meet on its own. A miss among `not_charged` only counts on an idle machine."""
     results = [
@@ -43,7 +61,10 @@ def target_results(
         for spec in context.lab.spec.devices[context.device].criteria
         if spec.id in SAMPLES
     ]
-    return [not_held_against(result, other_cores) if result.id in not_charged else result for result in results]
+    return [
+        not_held_against(result, other_cores, not_charged[result.id]) if result.id in not_charged else result
+        for result in results
+    ]
 
 
 def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
