@@ -1,11 +1,12 @@
 """Kinds of learners, played through every lab: who copies or guesses does not end with "named the cause", who measures does.
 
-Captures are recorded ones and checks are stood in for: what is measured is not the point here. One lab is played for real.
+Captures are recorded ones and checks are stood in for: what is measured is not the point here. The last test plays one lab for real, on a modelled clock.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import conclude, grade_check
 from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
 from bottleneck_lab.grading.verdict import Prediction, Verdict
-from bottleneck_lab.trace import load, merge_ranks
+from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import open_workspace
@@ -89,32 +90,8 @@ class Learner:
         self.timeline = merge_ranks([load(folder / name) for name in files])
 
     def right(self) -> dict[str, str]:
-        """What somebody answers who measures: the choices of the solution, figures and a stretch of the own capture."""
-        solved = load_answers(self.lab_spec.solution)
-        figures = figures_of(summarise(self.timeline))
-        answers = {}
-        for question in self.lab_spec.spec.questions:
-            if question.from_capture:
-                answers[question.id] = f"{figures[question.from_capture]:.3f}"
-            elif question.shows:
-                answers[question.id] = self.stretch(question.shows, question.least, best=True)
-            elif question.ceiling_of:
-                answers[question.id] = f"{ceiling(float(answers[question.ceiling_of])):.2f}"
-            else:
-                answers[question.id] = str(solved[question.id])
-        return answers
-
-    def stretch(self, shows: str, least: float, *, best: bool) -> str:
-        """A stretch of the capture with most, or least, of a figure."""
-        origin, end = self.timeline.extent
-        parts = [
-            Window(at, at + (end - origin) // 50)
-            for at in range(0, end - origin - (end - origin) // 50, (end - origin) // 50)
-        ]
-        shares = {part: figures_within(self.timeline, part).get(shows, 0.0) for part in parts}
-        found = max(shares, key=lambda part: shares[part]) if best else min(shares, key=lambda part: shares[part])
-        assert (shares[found] >= least) is best
-        return f"{found.start / 1e6:.4f}-{found.end / 1e6:.4f} ms"
+        """What somebody answers who measures in the own capture."""
+        return measured_answers(self.lab_spec, self.timeline)
 
     def commit(self, answers: dict[str, str]):
         given = [text for key, value in answers.items() for text in ("-a", f"{key}={value}")]
@@ -155,6 +132,35 @@ class Learner:
     @property
     def passed(self) -> bool:
         return bool(load_progress().labs[self.lab_spec.slug].passed)
+
+
+def measured_answers(lab: Lab, timeline: Timeline) -> dict[str, str]:
+    """What somebody answers who measures: the choices of the solution, figures and a stretch of the own capture."""
+    solved, figures = load_answers(lab.solution), figures_of(summarise(timeline))
+    answers = {}
+    for question in lab.spec.questions:
+        if question.from_capture:
+            answers[question.id] = f"{figures[question.from_capture]:.3f}"
+        elif question.shows:
+            answers[question.id] = stretch(timeline, question.shows, question.least, best=True)
+        elif question.ceiling_of:
+            answers[question.id] = f"{ceiling(float(answers[question.ceiling_of])):.2f}"
+        else:
+            answers[question.id] = str(solved[question.id])
+    return answers
+
+
+def stretch(timeline: Timeline, shows: str, least: float, *, best: bool) -> str:
+    """A stretch of the capture with most, or least, of a figure."""
+    origin, end = timeline.extent
+    parts = [
+        Window(at, at + (end - origin) // 50)
+        for at in range(0, end - origin - (end - origin) // 50, (end - origin) // 50)
+    ]
+    shares = {part: figures_within(timeline, part).get(shows, 0.0) for part in parts}
+    found = max(shares, key=lambda part: shares[part]) if best else min(shares, key=lambda part: shares[part])
+    assert (shares[found] >= least) is best
+    return f"{found.start / 1e6:.4f}-{found.end / 1e6:.4f} ms"
 
 
 def recorded(lab: Lab) -> str:
@@ -291,7 +297,9 @@ def test_evidence_of_another_capture_does_not_count(learner):
     if not stretches:
         assert not needs_capture(learner.lab_spec.spec.questions)
         return
-    others = {question.id: learner.stretch(question.shows, question.least, best=False) for question in stretches}
+    others = {
+        question.id: stretch(learner.timeline, question.shows, question.least, best=False) for question in stretches
+    }
     learner.commit(learner.right() | others)
     verdict = learner.check()[1]
     assert verdict.reason == "wrong diagnosis"
@@ -324,3 +332,45 @@ def test_the_case_at_the_end_is_answered_once(learner):
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"It was [a-z-]+; without it", done.output), done.output
     assert "a further case" in learner.lab("history").output
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_whole_session_with_the_real_program(tmp_path):
+    """From `lab start` to the further case in processes of their own, with a real capture and a real verdict of an honest fix."""
+    lab = load_labs()["sync-points"]
+    place = tmp_path / "work"
+    environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "NO_COLOR": "1", "COLUMNS": "100"}
+
+    def run(*words: str, status: int = 0) -> str:
+        command = [sys.executable, "-m", "bottleneck_lab", *words]
+        done = subprocess.run(
+            command, cwd=place if place.exists() else tmp_path, env=environment, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=280, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, f"{words}: {done.stdout}{done.stderr}"
+        return " ".join((done.stdout + done.stderr).split())
+
+    assert "lab profile" in run("start", lab.name, "work", "--device", "virtual")
+    shown = run("profile") + run("report") + run("report", "--json") + run("report", "--gap", "1")
+    assert not WORDS.search(shown), WORDS.search(shown)
+    assert "lab diagnose" in run("check", status=2), "nothing is measured before a diagnosis"
+    assert run("hint").startswith("1 of 5 hints taken")
+    timeline = load(next((place / ".lab" / "captures" / "0001-torch").glob("*.json*.gz")))
+    answers = measured_answers(lab, timeline)
+    told = run("diagnose", *(text for key, value in answers.items() for text in ("-a", f"{key}={value}")))
+    assert "✓" not in told, "whether it is right is not known yet"
+    assert "synchronisation" in run("report"), "the diagnosis is committed: causes are shown"
+    shutil.copy(ROOT / "tests" / "variants" / lab.slug / "weighs_positions" / "train.py", place)
+    verdict = run("check")
+    assert "PASS" in verdict
+    assert "cause named at the first try with 1 hint" in verdict.lower()
+    assert f"You predicted {float(answers['predicted_gain']):.2f}x and measured" in verdict
+    history = json.loads(run("history", "--json"))
+    assert [row["outcome"] for row in history["checks"]] == ["PASS"]
+    assert history["checks"][0]["diagnosis"]["named"] is True
+    assert "lab report --sibling" in run("diagnose", "--sibling")
+    case = run("report", "--sibling")
+    assert not WORDS.search(case), WORDS.search(case)
+    assert re.search(r"It was [a-z-]+; without it", run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"))
+    assert "a further case" in run("history")
