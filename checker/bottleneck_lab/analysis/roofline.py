@@ -13,12 +13,26 @@ from bottleneck_lab.trace.shapes import PRECISIONS
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, take
 
 
+class CacheLevel(msgspec.Struct, frozen=True):
+    """The bandwidth of one cache for a working set (source and destination together) that lies in it."""
+
+    name: str
+    working_set_bytes: int
+    bytes_per_s: float
+
+
 class Machine(msgspec.Struct, frozen=True):
-    """A device's ceilings: FLOP/s by precision, and bytes/s of its memory, as the vendor states them or as they were measured."""
+    """A device's ceilings: FLOP/s by precision, and bytes/s of its memory, as the vendor states them or as they were measured.
+
+    `caches` are innermost first; `threads` is how many were used. `measured` is the day of the measurement, empty for a data sheet.
+    """
 
     name: str
     flops: dict[str, float]
     bytes_per_s: float
+    caches: list[CacheLevel] = []
+    threads: int = 0
+    measured: str = ""
 
     def balance(self, precision: str) -> float:
         """FLOP a byte at which both ceilings meet."""

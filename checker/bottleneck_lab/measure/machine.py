@@ -49,7 +49,8 @@ def loading_cores() -> set[int]:
     return set(sorted(os.sched_getaffinity(0))[-2:])
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """The version of an installed distribution, or `not installed`; the package is not imported."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -66,17 +67,22 @@ def _first(path: str, key: str | None = None) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "unknown")
 
 
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it; `unknown` where it does not."""
+    return _first("/proc/cpuinfo", "model name")
+
+
 def fingerprint() -> dict[str, str]:
     """The environment of a measurement, as text a verdict keeps: CPU, cores, governor, load, versions, GPU and driver. No host name."""
     governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     found = {
-        "cpu": _first("/proc/cpuinfo", "model name"),
+        "cpu": cpu_model(),
         "cores": str(len(os.sched_getaffinity(0))),
         "governor": _first(governor),
         "load": f"{os.getloadavg()[0]:.2f}",
         "kernel": platform.release(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("torch", "torchvision", "numpy", dali_build())},
+        **{package: installed_version(package) for package in ("torch", "torchvision", "numpy", dali_build())},
     }
     state = gpu_states()
     return found | (state[0].fingerprint() if state else {"gpu": "none"})
