@@ -136,11 +136,14 @@ class Roofline(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def find_roofline(timeline: Timeline) -> Roofline:
-    """Places matrix operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded."""
+def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
+    """Places matrix operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded.
+
+    `measured`: ceilings measured on the device that the capture is of. They go before a data sheet's.
+    """
     if not len(timeline.matrix):
         return Roofline()
-    machine, note = _ceilings(timeline)
+    machine, note = _ceilings(timeline, measured)
     times = _matrix_times(timeline)
     ran = times > 0
     matrix = timeline.matrix
@@ -183,13 +186,17 @@ def _matrix_times(timeline: Timeline) -> Ints:
     return times
 
 
-def _ceilings(timeline: Timeline) -> tuple[Machine | None, str]:
+def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | None, str]:
     if timeline.emulated:
         return None, "No ceilings are drawn: the device is emulated, and its times say nothing of arithmetic or memory."
+    if measured is not None:
+        threads = f" with {measured.threads} threads: fewer reach less" if measured.threads > 1 else ""
+        return measured, f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}."
     if not len(timeline.device):
         return (
             None,
-            "No ceilings are drawn: a CPU's depend on its clock, its vector units and the threads used, which no capture records.",
+            "No ceilings are drawn: a CPU's depend on its clock, its vector units and the threads used, which no capture records. "
+            "`lab doctor --measure` measures this machine's.",
         )
     name = next((device.name for device in timeline.devices if device.name), "")
     machine = find_machine(name)

@@ -17,7 +17,7 @@ from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_ope
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
-from bottleneck_lab.analysis.roofline import Roofline, find_roofline
+from bottleneck_lab.analysis.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
 from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
@@ -78,8 +78,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
 
 
-def summarise(timeline: Timeline) -> Summary:
-    """Everything at once. A pure function of the capture: the same capture gives the same summary."""
+def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
+    """Everything at once. A pure function of the capture and of the `ceilings` measured on the machine that it is from, where they were."""
     window, inside = find_window(timeline), begun_inside(timeline)
     steps = find_steps(timeline)
     (operators, syncs, lines), (devices, quality) = _beside(
@@ -130,7 +130,7 @@ def summarise(timeline: Timeline) -> Summary:
         findings=findings,
         withheld=withheld,
         collectives=find_collectives(inside),
-        roofline=find_roofline(timeline),
+        roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
     )
 

@@ -1,18 +1,35 @@
-"""`lab doctor`: what this machine has, what is missing, and what that would unlock."""
+"""`lab doctor`: what this machine has, what is missing, and what that would unlock; with --measure, what it can do at most."""
 
 from __future__ import annotations
 
+from typing import Annotated, get_args
+
 import typer
 
-from bottleneck_lab.capture.doctor import Requirement, examine
-from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.analysis.roofline import Machine
+from bottleneck_lab.capture.doctor import Requirement, examine, gpus
+from bottleneck_lab.commands.screen import progress
+from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.errors import ExitCode
+from bottleneck_lab.measure.ceilings import CeilingDevice, ceilings_of, stored_ceilings
+from bottleneck_lab.report.words import describe_ceilings
 
 EXAMPLE = "lab doctor --json"
 
+_Measure = Annotated[
+    bool, typer.Option("--measure", help="Measure what this machine can do at most, once; reports then draw it.")
+]
+_Again = Annotated[bool, typer.Option("--again", help="With --measure: measure afresh.")]
 
-def command(json: Json = False) -> None:
-    """Examine this machine: what is here, what is missing, what it would unlock, and how to get it."""
+
+def command(measure: _Measure = False, again: _Again = False, json: Json = False) -> None:
+    """Examine this machine: what is here, what is missing, what it would unlock, and how to get it.
+
+    With --measure, its bandwidth and arithmetic: the ceilings that a roofline is drawn with. Takes about ten seconds a device; close other programs first.
+    """
+    if measure:
+        _show_ceilings(_measured(again=again), as_json=json)
+        return
     findings = examine()
     unfit = [finding.name for finding in findings if finding.need == "required" and not finding.present]
     if json:
@@ -20,6 +37,8 @@ def command(json: Json = False) -> None:
     else:
         for finding in findings:
             _show(finding)
+        for found in filter(None, map(stored_ceilings, get_args(CeilingDevice))):
+            say(f"✓ ceilings of {found.name}: measured on {found.measured}; `lab doctor --measure` shows them")
         say(
             f"\nThis machine lacks what every lab needs: {', '.join(unfit)}."
             if unfit
@@ -28,6 +47,23 @@ def command(json: Json = False) -> None:
         )
     if unfit:
         raise typer.Exit(ExitCode.ERROR)
+
+
+def _measured(*, again: bool) -> list[Machine]:
+    """The ceilings of this machine's CPU, and of its first GPU where it has one. Raises MachineError without torch."""
+    devices: list[CeilingDevice] = ["cpu", "cuda"] if gpus() else ["cpu"]
+    with progress() as show:
+        return [ceilings_of(device, show, again=again) for device in devices]
+
+
+def _show_ceilings(found: list[Machine], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for machine in found:
+        for line in describe_ceilings(machine):
+            say(line, hang=2)
+    note("Kept for this machine; `lab doctor --measure --again` measures afresh.")
 
 
 def _show(finding: Requirement) -> None:

@@ -6,10 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.analysis.roofline import Machine
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import Seen, figures_of
+from bottleneck_lab.measure.ceilings import stored_ceilings
+from bottleneck_lab.measure.machine import cpu_model
 from bottleneck_lab.report.words import format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -23,7 +26,19 @@ def read_timeline(folder: Path) -> Timeline:
 
 def read_capture(folder: Path) -> Summary:
     """The summary of one capture. Raises CaptureError when it cannot be read."""
-    return summarise(read_timeline(folder))
+    timeline = read_timeline(folder)
+    return summarise(timeline, ceilings_for(timeline, folder))
+
+
+def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
+    """The ceilings that `lab doctor --measure` found, for a capture of this very GPU, or of this CPU as `capture.json` says; else None."""
+    if timeline.emulated:
+        return None
+    if len(timeline.device):
+        found = stored_ceilings("cuda")
+        return found if found and any(device.name == found.name for device in timeline.devices) else None
+    made_on = _description(folder).get("environment", {}).get("cpu") if folder else None
+    return stored_ceilings("cpu") if made_on == cpu_model() else None
 
 
 def trace_files(folder: Path) -> list[Path]:
@@ -94,7 +109,9 @@ def seen(workspace: Workspace, capture: str = "", known: Known | None = None) ->
         return None
     timeline = known[1] if known and known[0] == folder else read_timeline(folder)
     start, end = timeline.extent
-    return Seen(figures_of(summarise(timeline)), end - start, partial(figures_within, timeline))
+    return Seen(
+        figures_of(summarise(timeline, ceilings_for(timeline, folder))), end - start, partial(figures_within, timeline)
+    )
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.sanitizer import CHECKS
 from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool, record
-from bottleneck_lab.commands.evidence import read_capture, read_timeline, readable
+from bottleneck_lab.commands.evidence import ceilings_for, read_capture, read_timeline, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
 from bottleneck_lab.commands.where import tell_next
@@ -205,7 +205,7 @@ def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
 
 
 def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:
-    summary = _as_shown(summarise(timeline), folder) if timeline is not None else None
+    summary = _as_shown(summarise(timeline, ceilings_for(timeline, folder)), folder) if timeline is not None else None
     if json:
         files = sorted(path.name for path in folder.iterdir())
         print_json(

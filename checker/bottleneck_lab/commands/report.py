@@ -20,7 +20,7 @@ from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import Known, circumstances, mismatch, readable, seen, trace_files
+from bottleneck_lab.commands.evidence import Known, ceilings_for, circumstances, mismatch, readable, seen, trace_files
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
@@ -121,7 +121,7 @@ class Subject:
 
     def summary(self, timeline: Timeline) -> Summary:
         """The timeline summed up, as this reader may see it."""
-        summary = summarise(timeline)
+        summary = summarise(timeline, ceilings_for(timeline, self.folder))
         return evidence_only(summary) if self.blind else summary
 
     def timeline(self) -> Timeline:

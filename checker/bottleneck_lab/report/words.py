@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.roofline import Machine
 from bottleneck_lab.analysis.syncs import SyncRow
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import LabError
@@ -69,6 +70,22 @@ def _decimals(value: float) -> int:
 def format_flops(rate: float) -> str:
     """FLOP/s in G or T."""
     return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
+
+
+def describe_ceilings(machine: Machine) -> list[str]:
+    """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they balance."""
+    threads = f", {machine.threads} threads" if machine.threads else ""
+    rates = [
+        f"  {precision:7} {format_flops(rate)} at most, by matrix products" for precision, rate in machine.flops.items()
+    ]
+    levels = [("memory", machine.bytes_per_s), *((cache.name, cache.bytes_per_s) for cache in machine.caches)]
+    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s read and written together, by copying" for name, rate in levels]
+    balance = [
+        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP a byte: below it an operator is memory-bound, "
+        "above it compute-bound."
+        for precision in machine.flops
+    ]
+    return [f"{machine.name}{threads}, measured on {machine.measured}", *rates, *copies, *balance]
 
 
 def format_bytes(size: float) -> str:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bottleneck_lab import load, merge_ranks, summarise
+from bottleneck_lab.analysis.roofline import Machine
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.trace.shapes import work_of
 
@@ -78,6 +79,17 @@ def test_without_ceilings_it_says_why(tmp_path, name, device, said):
     assert said in found.note
     assert [row.ceiling_share for row in found.rows] == [-1]
     assert found.rows[0].time_ns == (2000 if device else 5000)
+
+
+def test_measured_ceilings_go_before_a_data_sheet_and_before_none(tmp_path):
+    measured = Machine("a CPU", {"fp32": 100e9}, 20e9, threads=2, measured="2026-01-02")
+    for device in (False, True):
+        found = summarise(capture(tmp_path, device=device), measured).roofline
+        (row,) = found.rows
+        assert found.machine == measured
+        assert row.bound == "compute-bound", "9 FLOP a byte, where the machine balances at 5"
+        assert row.ceiling_share == pytest.approx(row.flops_per_s / 100e9)
+        assert "measured here on 2026-01-02 with 2 threads" in found.note
 
 
 def test_ranks_are_joined_each_with_its_own(tmp_path):
