@@ -226,7 +226,7 @@ def test_the_solutions_answers_are_right():
     ("question", "answer"),
     [
         *[(id_, choice) for id_ in QUESTIONS for choice in QUESTIONS[id_].choices if choice != RIGHT_ANSWERS[id_]],
-        ("preprocess_share", 0.35),
+        ("evidence", 0.35),
         ("predicted_gain", ""),
     ],
 )

@@ -13,6 +13,7 @@ from bottleneck_lab.commands.evidence import evidence_capture
 from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problems
 from bottleneck_lab.workspace.commitments import Commitment, commit, is_blind, load_record, note_revealed
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
@@ -161,9 +162,20 @@ def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[
         say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
         say("\nCommitted. Causes, findings and the ceiling are now in the report, with your figures beside the tool's.")
+        _tell_mechanisms(workspace)
         say("\nNext: lab report --html report.html", style="bold")
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}; the first diagnosis is what counts as naming the cause."
         )
         say("\nNext: lab check", style="bold")
+
+
+def _tell_mechanisms(workspace: Workspace) -> None:
+    """The limits that a brief keeps back, since they say what is wrong: a check wants the figure met and the cause gone."""
+    device = workspace.lab.spec.devices.get(workspace.info.device)
+    limits = [describe_criterion(each) for each in (device.criteria if device else []) if each.kind == "mechanism"]
+    if limits:
+        say("\nBesides what the brief says, a check wants the cause gone:")
+    for limit in limits:
+        say(f"  {limit}", hang=2)

@@ -48,7 +48,7 @@ def grade_decision(
     result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
     if overall is None or result.holds is not None:
         return result
-    said = f"{_text(spec)}: undecided, {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
+    said = f"{describe_criterion(spec)}: undecided, {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
     return msgspec.structs.replace(result, value=overall, sentence=said)
 
 
@@ -79,7 +79,7 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
 
     With nothing wrong and nothing checked there is no answer: `holds` is None.
     """
-    text = _text(spec)
+    text = describe_criterion(spec)
     if problem is not None:
         return CriterionResult(spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked)
     if checked == 0:
@@ -107,7 +107,7 @@ def not_held_against(result: CriterionResult, other_cores: float, why: str = "")
 
 def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
     """The result of a criterion that was not reached: `why` says in a few words what came before."""
-    sentence = f"{_text(spec)}: not measured, {why}."
+    sentence = f"{describe_criterion(spec)}: not measured, {why}."
     return CriterionResult(
         spec.id, spec.kind, None, sentence, target=spec.target, direction=spec.direction, unit=spec.unit
     )
@@ -141,7 +141,9 @@ def _target(spec: CriterionSpec) -> float:
 def _result(spec: CriterionSpec, holds: bool | None, interval: Interval, samples: int, things: str) -> CriterionResult:
     """The verdict's form of an interval: JSON has no infinity, so a missing figure or bound is None."""
     low, value, high = (figure if math.isfinite(figure) else None for figure in interval)
-    sentence = f"{_text(spec)}: {_measured(spec, holds, interval, _count(samples, things))}{_reminder(spec)}."
+    sentence = (
+        f"{describe_criterion(spec)}: {_measured(spec, holds, interval, _count(samples, things))}{_reminder(spec)}."
+    )
     return CriterionResult(
         spec.id, spec.kind, holds, sentence, value, low, high, _target(spec), spec.direction, spec.unit, samples
     )
@@ -171,7 +173,8 @@ def _aim(spec: CriterionSpec) -> str:
     return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
 
 
-def _text(spec: CriterionSpec) -> str:
+def describe_criterion(spec: CriterionSpec) -> str:
+    """The criterion's own text, with its target, without a full stop."""
     target = "" if spec.target is None else format_figure(spec.target, spec.unit)
     return spec.text.replace("{target}", target).rstrip(". ")
 
