@@ -352,10 +352,10 @@ def test_a_whole_session_with_the_real_program(tmp_path):
         return " ".join((done.stdout + done.stderr).split())
 
     assert "lab profile" in run("start", lab.name, "work", "--device", "virtual")
-    shown = run("profile") + run("report") + run("report", "--json") + run("report", "--gap", "1")
+    shown = run("profile") + run("report", "--json")
     assert not WORDS.search(shown), WORDS.search(shown)
     assert "lab diagnose" in run("check", status=2), "nothing is measured before a diagnosis"
-    assert run("hint").startswith("1 of 5 hints taken")
+    assert "1 of 5 hints taken" in run("hint")
     timeline = load(next((place / ".lab" / "captures" / "0001-torch").glob("*.json*.gz")))
     answers = measured_answers(lab, timeline)
     told = run("diagnose", *(text for key, value in answers.items() for text in ("-a", f"{key}={value}")))
