@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +30,7 @@ from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.progress import note_attempt
@@ -136,14 +137,22 @@ def check_here(
 def require_diagnosis(workspace: Workspace) -> None:
     """Commit the diagnosis that is handed in. Raises UsageError, before anything is measured, for one that cannot be graded."""
     questions = asked(workspace)
-    wrong = problems(questions, load_answers(workspace.root))
+    answers = load_answers(workspace.root)
+    wrong = problems(questions, answers)
     if wrong:
         raise UsageError(
-            f"The diagnosis is not complete. {' '.join(f'{id_}: {sentence}' for id_, sentence in wrong.items())}",
+            f"The diagnosis is not complete. {_what_is_missing(wrong, answers)}",
             "`lab diagnose` asks the questions; a check measures once they are answered.",
         )
     if questions:
         commit_answers(workspace)
+
+
+def _what_is_missing(wrong: dict[str, str], answers: Mapping[str, Answer]) -> str:
+    """What is open, in one sentence, then what cannot be graded as it stands."""
+    open_ = [id_ for id_ in wrong if not is_given(answers.get(id_))]
+    told = [f"{id_}: {sentence}" for id_, sentence in wrong.items() if id_ not in open_]
+    return " ".join([f"Still to answer: {', '.join(open_)}.", *told] if open_ else told)
 
 
 def _require_secret(key_file: Path, lab: Lab) -> None:

@@ -148,6 +148,8 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
     else:
         say(f"  {question.id}: …", style="dim")
         say(f"    {question.ask}", style="dim")
+        if question.measure:
+            say(f"    {question.measure}", style="dim")
         for number, choice in enumerate(question.choices, 1):
             say(f"      {number}  {choice}", style="dim", hang=3)
 
@@ -156,7 +158,8 @@ def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[
     record = load_record(workspace)
     if missing:
         say(f"\nStill to answer: {', '.join(missing)}. What is answered is saved in diagnosis.toml.")
-        say("\nNext: lab diagnose", style="bold")
+        how = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
+        say(f"\nNext: lab diagnose{how}", style="bold")
     elif committed is None:
         say("\nSaved in diagnosis.toml; not committed yet.")
         say("\nNext: lab diagnose", style="bold")

@@ -43,6 +43,7 @@ def render_summary(summary: Summary, console: Console) -> None:
         lead = _lead(parts)
         _print_biggest(sheet, lead)
         _print_inside(sheet, summary, lead)
+    _print_memory(sheet, summary)
     _print_workers(sheet, summary)
     _print_operators(sheet, summary)
     _print_roofline(sheet, summary)
@@ -219,6 +220,20 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
     for use in summary.launches[:TOP]:
         text = f"{use.kernels_per_step:,.0f} kernels a step, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+
+
+def _print_memory(sheet: Sheet, summary: Summary) -> None:
+    """How much each device held over the capture, where allocations were recorded."""
+    for number, use in enumerate(summary.memory[:TOP]):
+        if not number:
+            sheet.heading("Memory held, from left to right")
+        where = "host" if use.device < 0 else f"device {use.device}"
+        levels = sheet.strip([level / max(use.peak_bytes, 1) for level in use.levels_bytes], max(20, sheet.width - 16))
+        sheet.path(f"{where:10} {levels}", indent=2)
+        first, peak, grown = (
+            words.format_bytes(size) for size in (use.first_bytes, use.peak_bytes, use.growth_bytes_per_step)
+        )
+        sheet.line(f"{first} at the first record, {peak} at the highest; from step to step {grown} more.", indent=2)
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:

@@ -330,6 +330,7 @@ def _memory(summary: Summary) -> Markup | None:
     cells = [
         [
             _device(summary, row.rank, row.device),
+            words.format_bytes(row.first_bytes),
             words.format_bytes(row.peak_bytes),
             words.format_bytes(row.growth_bytes_per_step),
             f"{row.allocations:,}",
@@ -342,8 +343,8 @@ def _memory(summary: Summary) -> Markup | None:
         for use in summary.memory
         if (chart := charts.memory_chart(use))
     ]
-    head = ["where", "peak", "growth a step", "allocations", "driver calls"]
-    listed = _table(head, cells, "Memory", numeric=range(1, 5))
+    head = ["where", "at first", "peak", "growth a step", "allocations", "driver calls"]
+    listed = _table(head, cells, "Memory", numeric=range(1, 6))
     return tag("div", listed, drawn) if listed else None
 
 
