@@ -23,7 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from bottleneck_lab.analysis.roofline import CacheLevel, Machine
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.machine import cpu_model, cuda_devices, installed_version
+from bottleneck_lab.measure.gpu import cuda_devices
+from bottleneck_lab.measure.machine import cpu_model, installed_version
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.home import home
 
@@ -76,9 +77,14 @@ def stored_ceilings(device: CeilingDevice) -> Machine | None:
 
 def _file(device: CeilingDevice) -> Path:
     """One file a machine: another processor, number of cores, GPU or torch has other ceilings."""
-    parts = [device, cpu_model(), len(os.sched_getaffinity(0)), installed_version("torch"), *cuda_devices()[:1]]
+    parts = [device, cpu_model(), _usable_cores(), installed_version("torch"), *cuda_devices()[:1]]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return home() / "ceilings" / f"{device}-{key}.json"
+
+
+def _usable_cores() -> int:
+    """Cores that this process may use; where the system does not tell, all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
@@ -98,7 +104,7 @@ def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
 
 
 def _cpu_ceilings(on_step: OnStep) -> Machine:
-    threads = len(os.sched_getaffinity(0))
+    threads = _usable_cores()
     caches = read_caches(threads)
     steps, levels = len(caches) + 2, []
     for done, cache in enumerate(caches):
