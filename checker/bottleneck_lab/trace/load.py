@@ -106,7 +106,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _load_plain(path: Path) -> Timeline:
     if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-        from bottleneck_lab.trace.halves import load_in_halves
+        from bottleneck_lab.trace.kineto_halves import load_in_halves
 
         return load_in_halves(path)
     with path.open("rb") as file:

@@ -25,6 +25,7 @@ from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.allocator import give_back
 from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.names import is_communication, is_range
+from bottleneck_lab.trace.nsys_claims import Place, SharedExport, claim, keep_claims, place_of
 from bottleneck_lab.trace.nsys_rows import (
     NUMBER_MARKS,
     PRODUCTS,
@@ -38,7 +39,7 @@ from bottleneck_lab.trace.nsys_rows import (
     read_rows,
     sources_of,
 )
-from bottleneck_lab.trace.nsys_shared import Place, Shared, end, give, place_of, taken
+from bottleneck_lab.trace.second_reader import hand_over
 from bottleneck_lab.trace.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
@@ -116,7 +117,7 @@ class _Report:
         self._pages: Database | None = None
         with suppress(UnusualFileError):
             self._pages = Database(path)
-        self._shared: Shared | None = None
+        self._shared: SharedExport | None = None
 
     def __enter__(self) -> _Report:
         return self
@@ -130,7 +131,7 @@ class _Report:
     def share(self, path: Path) -> None:
         """Has another process read as well, from the end of `TABLES`."""
         if self._pages is not None and path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-            self._shared = Shared(read_from_the_end, path)
+            self._shared = SharedExport(read_from_the_end, path)
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")}
@@ -155,7 +156,7 @@ class _Report:
         parts = pages.parts(pages.leaves(layout.root))
         shared = self._shared
         return (
-            (shared and shared.given(place_of(table, leaves))) or read_part(pages, leaves, layout, asked)
+            (shared and shared.read_by_the_other(place_of(table, leaves))) or read_part(pages, leaves, layout, asked)
             for leaves in parts
         )
 
@@ -323,13 +324,13 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
 
 
 def read_from_the_end(shared: IO[bytes], path: str) -> None:
-    """The other process: reads until it comes to what the first one has taken."""
+    """The other process: reads until it comes to what the first one has claimed."""
     with closing(_opened(Path(path))) as connection, _Report(connection, Path(path)) as report:
         for place, read in report.from_the_end():
-            if not taken(shared, place):
+            if not claim(shared, place):
                 break
-            give(shared, place, read())
-    end(shared)
+            hand_over(shared, (place, read()))
+    keep_claims(shared)
 
 
 def _read(report: _Report, source: Path) -> Timeline:

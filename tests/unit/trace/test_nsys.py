@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks, nsys, nsys_shared, sqlite_pages
+from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks, nsys, nsys_claims, sqlite_pages
 from bottleneck_lab.trace.nsys_rows import TableQuery
 from bottleneck_lab.trace.sqlite_pages import UnusualFileError
 from bottleneck_lab.trace.timeline import make_table
@@ -210,14 +210,14 @@ COLUMNS = ("start", "end", "name", "rank", "thread", "correlation")
 def shared_reading(monkeypatch):
     """Files are read by two processes, and many parts are made of them. How many the other one read each time."""
     read = []
-    real = nsys_shared.Shared._waited_for
+    real = nsys_claims.SharedExport._waited_for
 
     def waited_for(shared):
         found = real(shared)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(nsys_shared.Shared, "_waited_for", waited_for)
+    monkeypatch.setattr(nsys_claims.SharedExport, "_waited_for", waited_for)
     monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", 4096)
@@ -270,7 +270,7 @@ def test_two_processes_read_what_one_reads(tmp_path, monkeypatch, shared_reading
 def test_what_another_process_that_died_had_taken_is_read(tmp_path, monkeypatch, shared_reading, failing):
     path = large_export(tmp_path / "x.sqlite")
     this = os.getpid()
-    monkeypatch.setattr(nsys, "give", lambda *_: time.sleep(0.1) if os.getpid() == this else failing())
+    monkeypatch.setattr(nsys, "hand_over", lambda *_: time.sleep(0.1) if os.getpid() == this else failing())
     assert len(load(path).operators) >= 3000
     assert not any(shared_reading)
 

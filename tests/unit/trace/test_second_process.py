@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck_lab.trace import halves, second_process
+from bottleneck_lab.trace import kineto_halves, second_process
 from bottleneck_lab.trace.kineto import read_kineto
-from bottleneck_lab.trace.nsys_shared import Shared
+from bottleneck_lab.trace.nsys_claims import SharedExport
 from bottleneck_lab.trace.second_process import fork, spawn
 
 from ...processes import another_thread, lives, soon
@@ -112,9 +112,9 @@ def test_where_there_is_no_room_for_another_process_the_first_one_works_alone(tm
     path = tmp_path / "trace.json"
     path.write_bytes(laid_out(EVENTS * 30))
     with path.open("rb") as file:
-        assert same(halves.load_in_halves(path), read_kineto(file.read, path))
-    shared = Shared(write, path)
-    assert shared.given(("table", 7)) is None
+        assert same(kineto_halves.load_in_halves(path), read_kineto(file.read, path))
+    shared = SharedExport(write, path)
+    assert shared.read_by_the_other(("table", 7)) is None
     shared.close()
 
 
