@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, MemoryTable, Thread, Timeline, make_table
 
@@ -115,7 +116,7 @@ def main() -> None:
     options = parser.parse_args()
     timeline = synthetic_capture(options.events)
     started = time.perf_counter()
-    html = render_html(title="A million events", timeline=timeline)
+    html = render_html(title="A million events", capture=analyse(timeline))
     written = time.perf_counter() - started
     opened, redraws = measure(html, options.opens)
     print(f"events on the page   {timeline.events:,}")

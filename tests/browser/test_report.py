@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.analysis.compare import compare
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.html import Answered, render_html
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
@@ -29,14 +28,11 @@ made_up_capture = _load("made_up_capture")
 
 def page_of(timeline, verdict):
     """A page with every section."""
-    summary = summarise(timeline)
     return render_html(
         title="dataloader",
-        timeline=timeline,
-        summary=summary,
+        capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits", True)],
-        comparison=compare(timeline, timeline),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.analysis.selection import figures_within
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.cohort import people, told
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
@@ -84,7 +84,7 @@ def test_a_held_process_reads_what_reading_it_here_shows():
     seen = read_figures(capture(), [stretch])
     assert seen.figures == pytest.approx(figures_of(summarise(timeline)))
     assert seen.span_ns == timeline.extent[1] - timeline.extent[0]
-    assert seen.within(stretch) == pytest.approx(figures_within(timeline, stretch))
+    assert seen.within(stretch) == pytest.approx(figures_within(timeline, analyse(timeline).times, stretch))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\x1f\x8b" + bytes(100), b'{"traceEvents": [1]}'])

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.device import find_device_uses
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.analysis.window import Window
@@ -157,7 +158,8 @@ def stretch(timeline: Timeline, shows: str, least: float, *, best: bool) -> str:
         Window(at, at + (end - origin) // 50)
         for at in range(0, end - origin - (end - origin) // 50, (end - origin) // 50)
     ]
-    shares = {part: figures_within(timeline, part).get(shows, 0.0) for part in parts}
+    times = [time for _, time in find_device_uses(timeline)]
+    shares = {part: figures_within(timeline, times, part).get(shows, 0.0) for part in parts}
     found = max(shares, key=lambda part: shares[part]) if best else min(shares, key=lambda part: shares[part])
     assert (shares[found] >= least) is best
     return f"{found.start / 1e6:.4f}-{found.end / 1e6:.4f} ms"

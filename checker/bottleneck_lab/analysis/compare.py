@@ -17,7 +17,7 @@ import numpy as np
 from bottleneck_lab.analysis.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import Interval, rank_sum_interval, signed_rank_interval
 from bottleneck_lab.analysis.step_figures import Key, Series, StepFigures, find_step_figures
-from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
 Outcome = Literal["better", "worse", "same", "cannot tell"]
@@ -87,9 +87,10 @@ class Observation:
 Side = Timeline | Observation | Sequence[Timeline | Observation]
 
 
-def observe(timeline: Timeline) -> Observation:
+def observe(capture: Timeline | Analysis) -> Observation:
     """A capture's summary and the figures of each of its steps."""
-    return Observation(summarise(timeline), find_step_figures(timeline))
+    found = analyse(capture) if isinstance(capture, Timeline) else capture
+    return Observation(found.summary, find_step_figures(found.timeline, found.times))
 
 
 def compare(before: Side, after: Side) -> Comparison:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -115,28 +114,28 @@ class DeviceRows(NamedTuple):
 
 
 class DeviceTime(NamedTuple):
-    """One device of one rank inside that rank's window: its rows, when it did what, and the stretches in which it did nothing.
+    """When one device of one rank did what inside that rank's window, and the stretches in which it did nothing.
 
-    `busy` is everything that it did; `idle` is the rest of the window; `queued` are the gaps before work that was launched before they began, `missing`
-    those of them that no device makes.
+    `busy` is everything that it did; `idle` is the rest of the window, and `causes` the same by cause.
     """
 
     rank: int
     device: int
-    rows: DeviceRows
-    host: HostView
     window: Window
     compute: iv.Intervals
     communication: iv.Intervals
     copy: iv.Intervals
     busy: iv.Intervals
     idle: iv.Intervals
-    queued: iv.Intervals
-    missing: iv.Intervals
+    causes: dict[Cause, iv.Intervals]
 
-    def causes(self) -> dict[Cause, iv.Intervals]:
-        """The idle time by cause."""
-        return attribute(self.idle, self.queued, self.missing, self.host, self.window)
+
+class _Recorded(NamedTuple):
+    """What a device's time was found from: its rows and the host beside it. `missing` as `_waiting` gives it."""
+
+    rows: DeviceRows
+    host: HostView
+    missing: iv.Intervals
 
 
 LONGEST_PAUSE_NS = 1_000_000
@@ -145,6 +144,10 @@ LONGEST_PAUSE_NS = 1_000_000
 
 def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
     """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
+    return (time for time, _ in _devices(timeline))
+
+
+def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank
@@ -154,21 +157,24 @@ def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
             mine = np.ones(len(table), dtype=bool)
         for device in _working(table, mine):
             chosen = np.flatnonzero(mine & (table.device == device))
-            time = _device_time(rank, device, _rows(table, chosen), host, window)
+            rows = _rows(table, chosen)
+            time, queued, missing = _device_time(rank, device, rows, window), iv.NONE, iv.NONE
             if device != CPU:
-                queued, missing = _waiting(timeline, chosen, time)
-                time = time._replace(queued=queued, missing=missing)
-            yield time
+                queued, missing = _waiting(timeline, chosen, rows, time)
+            causes = attribute(time.idle, queued, missing, host, window)
+            yield time._replace(causes=causes), _Recorded(rows, host, missing)
         del host  # before the next rank's is made
 
 
-def _waiting(timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime) -> tuple[iv.Intervals, iv.Intervals]:
+def _waiting(
+    timeline: Timeline, rows: NDArray[np.intp], recorded: DeviceRows, time: DeviceTime
+) -> tuple[iv.Intervals, iv.Intervals]:
     """(gaps before work that had been launched when they began; the stretches in which work waited for longer than a device pauses).
 
     In neither is the host why the device did nothing. Of the second, what another device of the rank was busy in is a wait for that one.
     """
     gaps = time.idle
-    after = np.searchsorted(time.rows.start, gaps.end)
+    after = np.searchsorted(recorded.start, gaps.end)
     ended = np.flatnonzero(after < len(rows))
     call = timeline.launched_by[rows[after[ended]]]
     ended, call = ended[call >= 0], call[call >= 0]
@@ -196,15 +202,13 @@ def _working(table: DeviceTable, mine: NDArray[np.bool_]) -> list[int]:
     return found
 
 
-def _device_time(rank: int, device: int, rows: DeviceRows, host: HostView, window: Window) -> DeviceTime:
+def _device_time(rank: int, device: int, rows: DeviceRows, window: Window) -> DeviceTime:
     compute = _covered(rows, window, ActivityKind.KERNEL)
     communication = _covered(rows, window, ActivityKind.COMMUNICATION)
     copy = _covered(rows, window, ActivityKind.COPY, ActivityKind.MEMSET)
     busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
-    return DeviceTime(
-        rank, device, rows, host, window, compute, communication, copy, busy, idle, queued=iv.NONE, missing=iv.NONE
-    )
+    return DeviceTime(rank, device, window, compute, communication, copy, busy, idle, causes={})
 
 
 def _covered(rows: DeviceRows, window: Window, *kinds: ActivityKind) -> iv.Intervals:
@@ -213,15 +217,17 @@ def _covered(rows: DeviceRows, window: Window, *kinds: ActivityKind) -> iv.Inter
     return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
 
 
-def find_device_uses(timeline: Timeline) -> list[DeviceUse]:
-    """What became of each device's time, summed up: one entry a device and rank, in order."""
-    return [*map(partial(_use, timeline), find_device_times(timeline))]  # which keeps none while the next is made
+def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    """What became of each device's time, summed up, and the time itself: one entry a device and rank, in order."""
+    return ((_use(timeline, *found), found[0]) for found in _devices(timeline))
 
 
-def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
+def _use(timeline: Timeline, time: DeviceTime, recorded: _Recorded) -> DeviceUse:
     is_cpu = time.device == CPU
-    names = None if is_cpu else time.rows.name
-    causes, largest = explain_gaps(timeline, time.rows.start, names, time.idle, time.causes(), time.host, time.window)
+    names = None if is_cpu else recorded.rows.name
+    causes, largest = explain_gaps(
+        timeline, recorded.rows.start, names, time.idle, time.causes, recorded.host, time.window
+    )
     return DeviceUse(
         rank=time.rank,
         device=time.device,
@@ -236,11 +242,11 @@ def _use(timeline: Timeline, time: DeviceTime) -> DeviceUse:
         copy_ns=time.copy.total,
         exposed_communication_ns=iv.subtract(time.communication, time.compute).total,
         exposed_copy_ns=iv.subtract(time.copy, iv.join(time.compute, time.communication)).total,
-        streams=len(different(time.rows.stream)),
+        streams=len(different(recorded.rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
-        launching_ns=_launching(time),
-        unseen_ns=time.missing.total,
+        launching_ns=_launching(recorded.host, time.window),
+        unseen_ns=recorded.missing.total,
         busy_strip=_strip(time.busy, time.window),
     )
 
@@ -251,9 +257,8 @@ def _strip(busy: iv.Intervals, window: Window) -> list[float]:
     return [round(share, 3) for share in (covered / lengths).tolist()]
 
 
-def _launching(time: DeviceTime) -> int:
-    host = time.host
-    return iv.clip(iv.subtract(host.launching, iv.join(host.sync, host.copy, host.allocation)), *time.window).total
+def _launching(host: HostView, window: Window) -> int:
+    return iv.clip(iv.subtract(host.launching, iv.join(host.sync, host.copy, host.allocation)), *window).total
 
 
 def _device_name(timeline: Timeline, rank: int, device: int) -> str:

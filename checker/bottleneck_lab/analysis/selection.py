@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device import DeviceTime, find_device_times
+from bottleneck_lab.analysis.device import DeviceTime
 from bottleneck_lab.analysis.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
 
@@ -70,27 +71,23 @@ class Selection(msgspec.Struct, frozen=True):
     threads: list[ThreadUse]
 
 
-def select(timeline: Timeline, stretch: Window) -> Selection:
-    """The sums of everything inside `stretch` (ns from the capture's begin), clipped at its ends."""
+def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> Selection:
+    """The sums of everything inside `stretch` (ns from the capture's begin), clipped at its ends. `times`: the capture's, one entry a device."""
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
-    devices = [_device(time, inside) for time in find_device_times(timeline)]
+    devices = [_device(time, inside) for time in times]
     return Selection(stretch.start, stretch.end, devices, _threads(timeline, inside))
 
 
-def figures_within(timeline: Timeline, stretch: Window) -> dict[str, float]:
+def figures_within(timeline: Timeline, times: Sequence[DeviceTime], stretch: Window) -> dict[str, float]:
     """The shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole capture, over all devices together."""
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
     shares: dict[str, float] = {}
-    times = find_device_times(timeline)
-    length = inside.length
-    count = 0
+    whole = inside.length * len(times)
     for time in times:
-        count += 1
         for name, part in _parts(time, inside).items():
-            shares[name] = shares.get(name, 0.0) + part / length
-    shares = {name: share / count for name, share in shares.items()} if count else {}
+            shares[name] = shares.get(name, 0.0) + part / whole
     return shares | _range_shares(timeline, inside)
 
 
@@ -105,7 +102,7 @@ def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
         "exposed_communication_share": iv.subtract(time.communication, time.compute),
         "exposed_copy_share": iv.subtract(time.copy, busy),
     }
-    causes = {f"idle_{cause}_share": part for cause, part in time.causes().items()}
+    causes = {f"idle_{cause}_share": part for cause, part in time.causes.items()}
     return {name: iv.clip(part, *inside).total for name, part in (parts | causes).items()}
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device import DeviceTime, find_device_times
+from bottleneck_lab.analysis.device import DeviceTime
 from bottleneck_lab.analysis.host import SYNC_CALL, named
 from bottleneck_lab.analysis.kernels import kernel_rows
 from bottleneck_lab.analysis.operators import OPERATOR, CallTree, build_calls, nearest_above, own_times
@@ -33,15 +33,15 @@ class StepFigures:
     origins: dict[str, str]
 
 
-def find_step_figures(timeline: Timeline) -> StepFigures:
-    """A pure function of the capture, like `summarise`, but for every step by itself."""
+def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
+    """A pure function of the capture, like `summarise`, but for every step by itself. `times`: the capture's, one entry a device."""
     steps = find_steps(timeline)
     edges = _host_edges(timeline)
     count = min((len(each) for each in edges.values()), default=1)
     calls = build_calls(timeline, python=False)
     series: Series = {("step", "time"): _step_costs(steps, timeline, count)}
     for part in (
-        _device_series(timeline, steps, count),
+        _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
         _operator_series(timeline, calls, edges, count),
         _sync_series(timeline, edges, count),
@@ -146,10 +146,9 @@ def _range_series(steps: list[Step], count: int) -> Series:
     return found
 
 
-def _device_series(timeline: Timeline, steps: list[Step], count: int) -> Series:
+def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -> Series:
     """What each device did and why it stood idle between the end of one step's work and the next's."""
     found: Series = {}
-    times = [*find_device_times(timeline)]
     for time in times:
         edges = _device_edges(steps, time, count)
         parts: dict[Key, iv.Intervals] = {
@@ -158,7 +157,7 @@ def _device_series(timeline: Timeline, steps: list[Step], count: int) -> Series:
             ("device", "exposed_copy"): iv.subtract(time.copy, iv.join(time.compute, time.communication)),
             ("device", "idle"): time.idle,
         }
-        parts |= {("gap", cause): part for cause, part in time.causes().items() if part.total}
+        parts |= {("gap", cause): part for cause, part in time.causes.items() if part.total}
         for key, part in parts.items():
             inside = np.diff(iv.covered_before(part, edges)) / len(times)
             found[key] = found.get(key, np.zeros(count)) + inside

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
+from bottleneck_lab.analysis.device import DeviceTime, DeviceUse, find_device_uses
 from bottleneck_lab.analysis.findings import Evidence, Finding, doubt, find_findings
 from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse, find_kernels, find_launches
 from bottleneck_lab.analysis.lines import LineRow, find_lines
@@ -78,12 +78,37 @@ class Summary(msgspec.Struct, frozen=True):
     """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
 
 
+class Analysis(NamedTuple):
+    """A capture, its summary, and when each device did what: for whoever draws what the summary adds up, or looks into its steps."""
+
+    timeline: Timeline
+    summary: Summary
+    times: list[DeviceTime]
+
+
+def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
+    """As `summarise`, keeping the devices' times."""
+    times: list[DeviceTime] = []
+
+    def uses() -> list[DeviceUse]:
+        found = [*find_device_uses(timeline)]
+        times.extend(time for _, time in found)
+        return [use for use, _ in found]
+
+    return Analysis(timeline, _summary(timeline, uses, ceilings), times)
+
+
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
     """Everything at once. A pure function of the capture and of the `ceilings` measured on the machine that it is from, where they were."""
+    uses = find_device_uses(timeline)
+    return _summary(timeline, lambda: [use for use, _ in uses], ceilings)  # one device's time at a time
+
+
+def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None) -> Summary:
     window, inside = find_window(timeline), begun_inside(timeline)
     steps = find_steps(timeline)
     (operators, syncs, lines), (devices, quality) = _beside(
-        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline)
+        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline, uses)
     )
     seen = Evidence(
         devices=devices,
@@ -146,9 +171,9 @@ def _beside(events: int, first: Callable[[], First], other: Callable[[], Other])
         return first(), found.result()
 
 
-def _device_side(timeline: Timeline) -> tuple[list[DeviceUse], Quality]:
+def _device_side(timeline: Timeline, uses: Callable[[], list[DeviceUse]]) -> tuple[list[DeviceUse], Quality]:
     """What became of the devices' time, and whether that can be relied on."""
-    devices = find_device_uses(timeline)
+    devices = uses()
     return devices, judge_quality(timeline, devices)
 
 

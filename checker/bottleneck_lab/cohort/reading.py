@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck_lab.analysis.selection import figures_within
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.cohort.handing_in import DESCRIPTION
 from bottleneck_lab.errors import CaptureError
@@ -113,9 +113,9 @@ def _timeline(folder: Path) -> Timeline:
 
 
 def _figures(timeline: Timeline, stretches: list[Window]) -> _Reading:
-    start, end = timeline.extent
-    within = [dict(figures_within(timeline, stretch)) for stretch in stretches]
-    return _Reading(figures=figures_of(summarise(timeline)), span_ns=end - start, within=within)
+    found, (start, end) = analyse(timeline), timeline.extent
+    within = [dict(figures_within(timeline, found.times, stretch)) for stretch in stretches]
+    return _Reading(figures=figures_of(found.summary), span_ns=end - start, within=within)
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def main() -> None:
     try:
         timeline = _timeline(folder / FILES)
         if request.title is not None:
-            page = render_html(title=request.title, timeline=timeline, summary=summarise(timeline))
+            page = render_html(title=request.title, capture=analyse(timeline))
             (folder / REPORT).write_text(page, encoding="utf-8")
             return
         reading = _figures(timeline, request.stretches)

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from bottleneck_lab.analysis.compare import Comparison, Observation, compare, observe
+from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import readable
 from bottleneck_lab.commands.screen import console
@@ -16,7 +17,7 @@ from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console import render_comparison
 from bottleneck_lab.report.html import render_comparison_html
-from bottleneck_lab.trace import Timeline, load
+from bottleneck_lab.trace import load
 from bottleneck_lab.trace.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.captures import find_capture
@@ -137,10 +138,10 @@ def _name(side: Side) -> str:
 
 def _write(sides: tuple[Side, Side], target: Path) -> Path:
     """The page about both; of repeated captures it draws the first two."""
-    first: list[Timeline] = []
+    first: list[Analysis] = []
     observed: list[list[Observation]] = []
     for side in sides:
-        first.append(load(side[0]))
+        first.append(analyse(load(side[0])))
         observed.append([observe(first[-1]), *(observe(load(path)) for path in side[1:])])
     names, blind = (_name(sides[0]), _name(sides[1])), _is_blind(sides)
     page = render_comparison_html(_compared(sides, *observed), *first, names=names, blind=blind)

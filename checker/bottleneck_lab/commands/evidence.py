@@ -8,7 +8,7 @@ from typing import Any
 
 from bottleneck_lab.analysis.roofline import Machine
 from bottleneck_lab.analysis.selection import figures_within
-from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import Seen, figures_of
 from bottleneck_lab.measure.ceilings import stored_ceilings
@@ -97,8 +97,13 @@ def evidence_capture(workspace: Workspace) -> Path | None:
     return chosen[0] if chosen else None
 
 
-Known = tuple[Path | None, Timeline]
-"""A capture's folder, and what was read from it: nothing is read twice."""
+Known = tuple[Path | None, Analysis]
+"""A capture's folder, and what was found in it: nothing is read or worked out twice."""
+
+
+def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
+    """What was found in a capture, its roofline with the ceilings of the machine that it is from."""
+    return analyse(timeline, ceilings_for(timeline, folder))
 
 
 def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> Seen | None:
@@ -107,11 +112,9 @@ def seen(workspace: Workspace, capture: str = "", known: Known | None = None) ->
     folder = named if named and named.is_dir() else evidence_capture(workspace)
     if folder is None:
         return None
-    timeline = known[1] if known and known[0] == folder else read_timeline(folder)
-    start, end = timeline.extent
-    return Seen(
-        figures_of(summarise(timeline, ceilings_for(timeline, folder))), end - start, partial(figures_within, timeline)
-    )
+    found = known[1] if known and known[0] == folder else analyse_capture(read_timeline(folder), folder)
+    start, end = found.timeline.extent
+    return Seen(figures_of(found.summary), end - start, partial(figures_within, found.timeline, found.times))
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:

@@ -12,15 +12,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.held import find_device_memory
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
-from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.analysis.summary import Analysis, Summary
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import Known, ceilings_for, circumstances, mismatch, readable, seen, trace_files
+from bottleneck_lab.commands.evidence import Known, analyse_capture, circumstances, mismatch, readable, seen, trace_files
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
@@ -119,9 +120,12 @@ class Subject:
     workspace: Workspace | None = None
     blind: bool = False
 
-    def summary(self, timeline: Timeline) -> Summary:
-        """The timeline summed up, as this reader may see it."""
-        summary = summarise(timeline, ceilings_for(timeline, self.folder))
+    def analysed(self) -> Analysis:
+        """The capture and what was found in it. Raises CaptureError when a trace cannot be read."""
+        return analyse_capture(self.timeline(), self.folder)
+
+    def shown(self, summary: Summary) -> Summary:
+        """The summary as this reader may see it."""
         return evidence_only(summary) if self.blind else summary
 
     def timeline(self) -> Timeline:
@@ -197,8 +201,9 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
 
 
 def _show(subject: Subject, *, json: bool) -> None:
-    timeline, attempts, warning = subject.timeline(), subject.attempts(), subject.mismatch()
-    summary, pairs = subject.summary(timeline), compare_kernels(timeline.counters)
+    found, attempts, warning = subject.analysed(), subject.attempts(), subject.mismatch()
+    timeline, summary = found.timeline, subject.shown(found.summary)
+    pairs = compare_kernels(timeline.counters)
     pairs = counters_only(pairs) if subject.blind else pairs
     if json:
         capture, verdict = str(subject.folder or subject.traces[0]), attempts[-1] if attempts else None
@@ -209,7 +214,7 @@ def _show(subject: Subject, *, json: bool) -> None:
     else:
         render_summary(summary, console())
     if subject.workspace and not subject.blind:
-        _show_answers(subject.workspace, (subject.folder, timeline))
+        _show_answers(subject.workspace, (subject.folder, found))
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
@@ -230,7 +235,8 @@ def _show_answers(workspace: Workspace, known: Known) -> None:
 def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> None:
     """What every device and thread did in a stretch, or in the `gap`-th longest gap."""
     timeline = subject.timeline()
-    stretch = parse_stretch(at) if at else _longest_gap(subject.summary(timeline), gap)
+    devices = [*find_device_uses(timeline)]
+    stretch = parse_stretch(at) if at else _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
     if stretch is None:
         raise UsageError(
             f"'{at}' is not a stretch of time." if at else f"There is no gap {gap} in this capture.",
@@ -238,21 +244,19 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
             if at
             else "`lab report` lists the gaps.",
         )
-    selection: Selection = select(timeline, stretch)
+    selection: Selection = select(timeline, [time for _, time in devices], stretch)
     if json:
         print_json(selection)
     else:
         render_selection(selection, timeline, console())
 
 
-def _longest_gap(summary: Summary, number: int) -> Window | None:
-    gaps = sorted(
-        (gap for use in summary.devices for gap in use.largest_gaps), key=lambda gap: gap.start_ns - gap.end_ns
-    )
+def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Window | None:
+    gaps = sorted((gap for use in devices for gap in use.largest_gaps), key=lambda gap: gap.start_ns - gap.end_ns)
     if number > len(gaps):
         return None
     gap = gaps[number - 1]
-    return Window(gap.start_ns - summary.origin_ns, gap.end_ns - summary.origin_ns)
+    return Window(gap.start_ns - origin_ns, gap.end_ns - origin_ns)
 
 
 def _query(subject: Subject, sql: str, *, json: bool) -> None:
@@ -273,13 +277,12 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 
 def write_html(subject: Subject, target: Path) -> Path:
     """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
-    timeline, workspace, warning = subject.timeline(), subject.workspace, subject.mismatch()
+    found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
-        timeline=timeline,
-        summary=subject.summary(timeline),
+        capture=found._replace(summary=subject.shown(found.summary)),
         attempts=subject.attempts(),
-        diagnosis=_answers(workspace, (subject.folder, timeline)) if workspace and not subject.blind else [],
+        diagnosis=_answers(workspace, (subject.folder, found)) if workspace and not subject.blind else [],
         environment=circumstances(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )

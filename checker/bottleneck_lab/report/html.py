@@ -10,7 +10,7 @@ from importlib.resources import files
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.held import DeviceMemory
 from bottleneck_lab.analysis.scaling import Sweep, curves
-from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.grading.calibration import Calibration
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
@@ -31,17 +31,14 @@ from bottleneck_lab.report.page_verdict import (
     prediction_section,
     verdict_section,
 )
-from bottleneck_lab.trace.timeline import Timeline
 
 
 def render_html(
     *,
     title: str,
-    timeline: Timeline | None = None,
-    summary: Summary | None = None,
+    capture: Analysis | None = None,
     attempts: Sequence[Verdict] = (),
     diagnosis: Sequence[Answered] = (),
-    comparison: Comparison | None = None,
     environment: Mapping[str, str] | None = None,
     scaling: Sequence[Sweep] = (),
     calibration: Calibration | None = None,
@@ -52,6 +49,7 @@ def render_html(
 
     `attempts` stand oldest first; `environment` is that of the capture; `warning` is what a reader must know before all else.
     """
+    timeline, summary = (capture.timeline, capture.summary) if capture else (None, None)
     verdict, blind = attempts[-1] if attempts else None, bool(summary and summary.blind)
     scaling = scaling or (curves(verdict.measurement) if verdict else ())
     emulated = bool((timeline and timeline.emulated) or (verdict and verdict.device == "virtual") or scaling)
@@ -60,13 +58,12 @@ def render_html(
         "How it scales": scaling_section(scaling),
         "Who holds the memory": memory_section(memory) if memory else None,
         "Where the time went": time_section(summary) if summary else None,
-        "Timeline": timeline_section(pack_timeline(timeline, blind=blind), events=timeline.events, blind=blind)
-        if timeline
+        "Timeline": timeline_section(pack_timeline(capture, blind=blind), events=capture.timeline.events, blind=blind)
+        if capture
         else None,
         "Kernel counters": counters_section(timeline, blind=blind) if timeline and timeline.counters else None,
         "Findings": findings_section(summary) if summary and not blind else None,
         "Operators and kernels": operators_section(summary) if summary else None,
-        "Before and after": comparison_section(comparison) if comparison else None,
         "Predicted and measured": prediction_section(verdict) if verdict else None,
         "Your predictions": calibration_section(calibration),
         "Your diagnosis": diagnosis_section(diagnosis),
@@ -86,7 +83,7 @@ def render_html(
 
 
 def render_comparison_html(
-    comparison: Comparison, before: Timeline, after: Timeline, *, names: tuple[str, str], blind: bool = False
+    comparison: Comparison, before: Analysis, after: Analysis, *, names: tuple[str, str], blind: bool = False
 ) -> str:
     """The page about two versions: what changed, and the timeline of each, one above the other and aligned at their first steps.
 
@@ -95,7 +92,9 @@ def render_comparison_html(
     sections: dict[str, Section | None] = {
         "Before and after": comparison_section(comparison),
         "Timelines": timeline_section(
-            pack_timelines((before, after), blind=blind), events=before.events + after.events, blind=blind
+            pack_timelines((before, after), blind=blind),
+            events=before.timeline.events + after.timeline.events,
+            blind=blind,
         ),
     }
     header = _header(f"{names[0]} and {names[1]}", None, comparison.emulated, "", sections)

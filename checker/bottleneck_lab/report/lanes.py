@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device import CPU, find_device_times
+from bottleneck_lab.analysis.device import CPU, DeviceTime
 from bottleneck_lab.analysis.gaps import CAUSES, SAID, Cause
 from bottleneck_lab.report.breakdown import gap_colour, gap_label
 from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
@@ -86,30 +86,31 @@ class Lane:
     overview: bool = False
 
 
-def find_lanes(timeline: Timeline, *, blind: bool = False) -> tuple[tuple[str, ...], list[Lane]]:
+def find_lanes(
+    timeline: Timeline, times: Iterable[DeviceTime], *, blind: bool = False
+) -> tuple[tuple[str, ...], list[Lane]]:
     """The lanes in the order in which they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
     find = plain_gap_lanes if blind else gap_lanes
-    gaps = find(timeline, first_name=len(timeline.strings))
+    gaps = find(timeline, times, first_name=len(timeline.strings))
     lanes = _group([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
     return timeline.strings + names, lanes
 
 
-def plain_gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
+def plain_gap_lanes(timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int) -> Iterator[Lane]:
     """The idle time of every device, each gap one event of the same name."""
-    for time in find_device_times(timeline):
+    for time in times:
         start, end = time.idle
         name = np.full(len(start), first_name)
         events = Events(start, end, name, np.full(len(start), CODES["idle"], dtype=np.uint8))
         yield Lane(device_group(timeline, time.rank, time.device), "idle", events, timeline.emulated, True, True)
 
 
-def gap_lanes(timeline: Timeline, *, first_name: int) -> Iterator[Lane]:
+def gap_lanes(timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int) -> Iterator[Lane]:
     """The idle time of every device by cause, as the analysis attributes it. Causes are named from `first_name` on."""
-    for time in find_device_times(timeline):
-        parts = time.causes()
+    for time in times:
         group = device_group(timeline, time.rank, time.device)
-        yield Lane(group, "idle, by cause", _gap_events(parts, first_name), timeline.emulated, True, True)
+        yield Lane(group, "idle, by cause", _gap_events(time.causes, first_name), timeline.emulated, True, True)
 
 
 def _gap_events(parts: Mapping[Cause, iv.Intervals], first_name: int) -> Events:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
+from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.analysis.window import find_window, step_rows
 from bottleneck_lab.report.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
 from bottleneck_lab.trace.timeline import Timeline
@@ -37,28 +38,30 @@ class PackedTimeline:
         return [each["id"] for each in self.head["categories"] if each["used"]]
 
 
-def pack_timeline(timeline: Timeline, *, blind: bool = False) -> PackedTimeline:
+def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
     """The whole capture: devices with their idle time first, then the host's threads, busiest first. `blind`: gaps without their causes."""
+    timeline = capture.timeline
     origin, end = timeline.extent
-    strings, lanes = find_lanes(timeline, blind=blind)
+    strings, lanes = find_lanes(timeline, capture.times, blind=blind)
     return _packed(strings, lanes, origin, end, _steps(timeline, origin))
 
 
-def pack_timelines(pair: tuple[Timeline, Timeline], *, blind: bool = False) -> PackedTimeline:
+def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> PackedTimeline:
     """Two captures in one, each with its lanes under its own headings: the second is moved so that both windows begin together."""
-    begins = [find_window(timeline).start for timeline in pair]
+    timelines = [capture.timeline for capture in pair]
+    begins = [find_window(timeline).start for timeline in timelines]
     strings: tuple[str, ...] = ()
     lanes: list[Lane] = []
-    for timeline, begin, when in zip(pair, begins, ("before", "after"), strict=True):
-        names, found = find_lanes(timeline, blind=blind)
+    for capture, begin, when in zip(pair, begins, ("before", "after"), strict=True):
+        names, found = find_lanes(capture.timeline, capture.times, blind=blind)
         lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in found]
         strings += names
     extents = [
         (start + begins[0] - begin, end + begins[0] - begin)
-        for (start, end), begin in zip((t.extent for t in pair), begins, strict=True)
+        for (start, end), begin in zip((t.extent for t in timelines), begins, strict=True)
     ]
     origin, end = min(start for start, _ in extents), max(end for _, end in extents)
-    return _packed(strings, lanes, origin, end, _steps(pair[0], origin))
+    return _packed(strings, lanes, origin, end, _steps(timelines[0], origin))
 
 
 def _moved(lane: Lane, shift_ns: int, first_name: int, when: str) -> Lane:

@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab import compare, load, merge_ranks, observe
 from bottleneck_lab.analysis.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
-from bottleneck_lab.analysis.step_figures import even_out, find_step_figures
+from bottleneck_lab.analysis.step_figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -86,7 +86,7 @@ def test_figures_do_not_depend_on_how_many_ranks_there_are(make, tmp_path, ranks
         path = tmp_path / f"{run.rank}.json"
         path.write_text(json.dumps(run.trace(world_size=ranks)))
         timelines.append(load(path))
-    found = find_step_figures(merge_ranks(timelines))
+    found = observe(merge_ranks(timelines)).figures
     gemm = found.series["kernel", "sm90_xmma_gemm_bf16bf16_bf16f32_tn"]
     assert found.steps == 8
     assert np.allclose(gemm, 24 * 250_000)
@@ -94,7 +94,7 @@ def test_figures_do_not_depend_on_how_many_ranks_there_are(make, tmp_path, ranks
 
 
 def test_a_step_s_parts_sum_to_its_time(timeline_of):
-    figures = find_step_figures(timeline_of("sync", steps=10))
+    figures = observe(timeline_of("sync", steps=10)).figures
     parts = [figures.series["device", part] for part in ("compute", "exposed_communication", "exposed_copy", "idle")]
     assert np.allclose(np.sum(parts, axis=0), figures.series["step", "time"])
     gaps = [values for (group, _), values in figures.series.items() if group == "gap"]

@@ -6,6 +6,7 @@ import pytest
 
 from bottleneck_lab import load, merge_ranks, summarise
 from bottleneck_lab.analysis.roofline import Machine
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.trace.shapes import work_of
 
@@ -99,7 +100,7 @@ def test_ranks_are_joined_each_with_its_own(tmp_path):
 
 def test_the_page_draws_it(tmp_path):
     timeline = capture(tmp_path)
-    page = render_html(title="x", timeline=timeline, summary=summarise(timeline))
+    page = render_html(title="x", capture=analyse(timeline))
     assert "Matrix operators under the roofline" in page
     assert 'class="roof"' in page
 

@@ -12,7 +12,7 @@ from . import made_up_capture
 
 
 def test_the_parts_sum_to_the_wall_time():
-    uses = find_device_uses(made_up_capture.capture())
+    uses = [use for use, _ in find_device_uses(made_up_capture.capture())]
     parts = wall_parts(uses)
     assert sum(part.ns for part in parts) == sum(use.wall_ns for use in uses)
     assert [part.ns for part in parts] == sorted((part.ns for part in parts), reverse=True)
@@ -21,7 +21,7 @@ def test_the_parts_sum_to_the_wall_time():
 
 def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
     timeline = replace(made_up_capture.capture(), device=make_table(DeviceTable))
-    labels = {part.label for part in wall_parts(find_device_uses(timeline))}
+    labels = {part.label for part in wall_parts([use for use, _ in find_device_uses(timeline)])}
     assert "running operators" in labels
     assert "no operator for long" in labels
     assert "preparing input" in labels

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.console import render_counters
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.trace import load
@@ -31,7 +32,7 @@ def test_a_terminal_of_any_width(timeline, width):
 
 
 def test_the_page_has_them_too(timeline):
-    page = render_html(title="x", timeline=timeline)
+    page = render_html(title="x", capture=analyse(timeline))
     assert 'id="counters"' in page
     assert "no GPU has measured them" in page
     assert "Global loads are not coalesced" in page

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from bottleneck_lab.analysis.compare import compare
-from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.html import Answered, render_html
+from bottleneck_lab.analysis.summary import analyse
+from bottleneck_lab.report.html import Answered, render_comparison_html, render_html
 from bottleneck_lab.report.markup import Markup, tag
 
 from . import made_up, made_up_capture
@@ -47,14 +47,11 @@ class Page(HTMLParser):
 
 def whole(timeline, verdict):
     """A page with every section."""
-    summary = summarise(timeline)
     return render_html(
         title="dataloader",
-        timeline=timeline,
-        summary=summary,
+        capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)],
-        comparison=compare(timeline, timeline),
     )
 
 
@@ -68,7 +65,6 @@ def test_the_page_says_what_matters():
         "You predicted 2.20x and measured 2.28x: right on the mark.",
         "the device waits for 50% of the time",
         "Copies",
-        "1.00x: cannot tell (too few samples for an interval)",
         "Example CPU 9000, 2 cores",
         "Self-attested",
     ):
@@ -82,10 +78,23 @@ def test_what_is_not_given_is_left_out():
     assert "Emulated" not in page.text
 
 
+def compared(timeline, _verdict):
+    """The page about a capture beside itself."""
+    capture = analyse(timeline)
+    return render_comparison_html(compare(timeline, timeline), capture, capture, names=("before", "after"))
+
+
+def test_a_comparison_says_what_changed_above_both_timelines():
+    page = Page(compared(made_up_capture.capture(), None))
+    assert "1.00x: cannot tell (too few samples for an interval)" in page.text
+    assert [name for name, _ in page.tags if name == "canvas"]
+
+
+@pytest.mark.parametrize("page_of", [whole, compared])
 @pytest.mark.parametrize("make", [made_up_capture.capture, made_up_capture.hostile])
-def test_no_text_becomes_markup_or_script(make):
+def test_no_text_becomes_markup_or_script(make, page_of):
     hostile = make is made_up_capture.hostile
-    page = Page(whole(make(), made_up.hostile() if hostile else made_up.passed()))
+    page = Page(page_of(make(), made_up.hostile() if hostile else made_up.passed()))
     kinds = [attributes.get("type") for name, attributes in page.tags if name == "script"]
     assert kinds == ["application/json", "text/plain", None], "data, columns, and the one script of this package"
     assert not [name for name, _ in page.tags if name in ("img", "iframe", "object", "embed", "link", "base", "form")]
@@ -133,9 +142,10 @@ def test_unreliable_captures_are_called_so():
     import msgspec
 
     timeline = made_up_capture.capture()
-    summary = summarise(timeline)
-    quality = msgspec.structs.replace(summary.quality, reliable=False, reasons=["a window was dropped"])
-    page = Page(render_html(title="x", timeline=timeline, summary=msgspec.structs.replace(summary, quality=quality)))
+    capture = analyse(timeline)
+    quality = msgspec.structs.replace(capture.summary.quality, reliable=False, reasons=["a window was dropped"])
+    doubtful = capture._replace(summary=msgspec.structs.replace(capture.summary, quality=quality))
+    page = Page(render_html(title="x", capture=doubtful))
     assert "Unreliable, because a window was dropped" in page.text
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.analysis.device import find_device_uses
+from bottleneck_lab.analysis.device import find_device_times, find_device_uses
+from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.lanes import Events, find_lanes
 from bottleneck_lab.report.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
 
@@ -48,7 +49,7 @@ def events(pairs):
 
 def test_every_event_is_on_the_page_at_its_time():
     timeline = made_up_capture.capture()
-    packed = pack_timeline(timeline)
+    packed = pack_timeline(analyse(timeline))
     lanes = {lane["index"]: lane["label"] for lane in packed.head["lanes"]}
     got = sorted((name, start, end) for lane, name, start, end in unpack(packed) if lanes[lane] != "idle, by cause")
     tables = (timeline.device, timeline.runtime, timeline.operators, timeline.ranges, timeline.python)
@@ -62,12 +63,12 @@ def test_every_event_is_on_the_page_at_its_time():
 
 def test_idle_time_on_the_page_is_the_idle_time_of_the_analysis():
     timeline = made_up_capture.capture()
-    names, lanes = find_lanes(timeline)
+    names, lanes = find_lanes(timeline, find_device_times(timeline))
     idle = next(lane.events for lane in lanes if lane.gaps)
     found = {}
     for name, start, end in zip(idle.name.tolist(), idle.start.tolist(), idle.end.tolist(), strict=True):
         found[names[name]] = found.get(names[name], 0) + end - start
-    (use,) = find_device_uses(timeline)
+    ((use, _),) = find_device_uses(timeline)
     assert found == {part.cause: part.idle_ns for part in use.gap_causes}
 
 
@@ -92,18 +93,18 @@ def test_nesting_without_end_stays_on_the_last_row():
 def test_times_beyond_32_bits_are_kept():
     """A pause of more than 4.3 s between two events does not fit 32 bits of nanoseconds."""
     far = made_up_capture.capture(wait_ms=5_000)
-    assert max(end for _, _, _, end in unpack(pack_timeline(far))) == 3 * 5_005 * made_up_capture.MS
+    assert max(end for _, _, _, end in unpack(pack_timeline(analyse(far)))) == 3 * 5_005 * made_up_capture.MS
 
 
 def test_long_names_are_cut():
-    assert max(map(len, pack_timeline(made_up_capture.hostile()).head["names"])) == MAX_NAME
+    assert max(map(len, pack_timeline(analyse(made_up_capture.hostile())).head["names"])) == MAX_NAME
 
 
 def test_an_empty_capture_packs():
-    assert unpack(pack_timeline(made_up_capture.empty())) == []
+    assert unpack(pack_timeline(analyse(made_up_capture.empty()))) == []
 
 
 @pytest.mark.parametrize("emulated", [True, False])
 def test_emulated_devices_are_marked_in_the_lanes(emulated):
-    head = pack_timeline(made_up_capture.capture(emulated=emulated)).head
+    head = pack_timeline(analyse(made_up_capture.capture(emulated=emulated))).head
     assert any("emulated" in lane["group"] for lane in head["lanes"]) == emulated
