@@ -142,12 +142,8 @@ LONGEST_PAUSE_NS = 1_000_000
 """A device with work in its queue pauses for microseconds. Where it seems to for longer, something that ran was not recorded."""
 
 
-def find_device_times(timeline: Timeline) -> Iterator[DeviceTime]:
-    """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
-    return (time for time, _ in _devices(timeline))
-
-
 def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
+    """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank

@@ -41,12 +41,6 @@ def is_given(answer: object) -> bool:
     return answer is not None and (not isinstance(answer, str) or bool(answer.strip()))
 
 
-def is_answered(workspace: Workspace) -> bool:
-    """Whether every question of the lab has an answer, right or wrong."""
-    answers = load_answers(workspace.root)
-    return all(is_given(answers.get(question.id)) for question in workspace.lab.spec.questions)
-
-
 def _toml(answer: Answer) -> str:
     """A TOML value. A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare."""
     if isinstance(answer, str):

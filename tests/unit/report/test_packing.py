@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.analysis.device import find_device_times, find_device_uses
+from bottleneck_lab.analysis.device import find_device_uses
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.lanes import Events, find_lanes
 from bottleneck_lab.report.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
@@ -63,12 +63,12 @@ def test_every_event_is_on_the_page_at_its_time():
 
 def test_idle_time_on_the_page_is_the_idle_time_of_the_analysis():
     timeline = made_up_capture.capture()
-    names, lanes = find_lanes(timeline, find_device_times(timeline))
+    ((use, time),) = find_device_uses(timeline)
+    names, lanes = find_lanes(timeline, [time])
     idle = next(lane.events for lane in lanes if lane.gaps)
     found = {}
     for name, start, end in zip(idle.name.tolist(), idle.start.tolist(), idle.end.tolist(), strict=True):
         found[names[name]] = found.get(names[name], 0) + end - start
-    ((use, _),) = find_device_uses(timeline)
     assert found == {part.cause: part.idle_ns for part in use.gap_causes}
 
 
