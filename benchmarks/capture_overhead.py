@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.statistics import median_interval
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed import KIND
-from bottleneck_lab.measure.kinds.feed.records import Run
+from bottleneck_lab.measure.kinds.feed.records import FeedRun
 from bottleneck_lab.measure.kinds.feed.run import PROFILED_BATCHES, run_fed
 from bottleneck_lab.measure.kinds.profiling import SCHEDULE
 from bottleneck_lab.measure.sandbox.janitor import Janitor
@@ -29,7 +29,7 @@ GOAL = 1.10
 CONFIDENCE = 0.95
 
 
-def steps_ms(run: Run) -> list[float]:
+def steps_ms(run: FeedRun) -> list[float]:
     """Intervals between the arrivals of the timed batches, in ms, the first few left out."""
     arrived = [step.arrived_ns / 1e6 for step in run.timed()][SCHEDULE["wait"] + SCHEDULE["warmup"] :]
     return [later - earlier for earlier, later in pairwise(arrived)]

@@ -19,7 +19,7 @@ import psutil
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.kinds.ranks.costs import load_costs
 from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
-from bottleneck_lab.measure.kinds.ranks.emulation import Run, Secret, crew
+from bottleneck_lab.measure.kinds.ranks.emulation import EmulatedRun, Secret, crew
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -68,7 +68,7 @@ def _pss_gib(process: psutil.Process) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 2**20
 
 
-def run(script: Path, secret: Secret) -> tuple[dict[int, Run], float, float]:
+def run(script: Path, secret: Secret) -> tuple[dict[int, EmulatedRun], float, float]:
     """The runs on 8 and 4 ranks, their wall seconds and peak memory."""
     start = time.monotonic()
     with PeakMemory() as memory, Janitor() as janitor:
@@ -94,7 +94,7 @@ def check(script: Path) -> str:
     return f"{verdict.outcome:8} {figures} {time.monotonic() - start:7.1f} {memory.peak:5.2f}"
 
 
-def spread(runs: list[dict[int, Run]]) -> float:
+def spread(runs: list[dict[int, EmulatedRun]]) -> float:
     """The largest relative difference of a modelled step time between two of the runs."""
     times = [[found[world].step_ms for found in runs] for world in (4, 8)]
     return max(max(some) / min(some) - 1 for some in times)

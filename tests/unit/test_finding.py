@@ -29,7 +29,7 @@ from bottleneck_lab.measure.kinds.finding.answers import (
     wrong_operators,
     wrong_shares,
 )
-from bottleneck_lab.measure.kinds.finding.capture import Call, Capture, read_capture
+from bottleneck_lab.measure.kinds.finding.capture import OperatorCall, OperatorCapture, read_capture
 from bottleneck_lab.measure.kinds.finding.shares import (
     PLACES,
     Share,
@@ -44,7 +44,9 @@ from bottleneck_lab.workspace.start import start_workspace
 
 PASSES = 4
 CONV, NORM, POOL, ADD, OUTER = "aten::conv", "aten::norm", "aten::pool", "aten::add_", "aten::conv2d"
-LAYER_CALLS = [Call(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [Call("aten::linear", ((4, 8), (10, 8)), ())]
+LAYER_CALLS = [OperatorCall(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [
+    OperatorCall("aten::linear", ((4, 8), (10, 8)), ())
+]
 RIGHT = {
     "first": CONV, "first_share": 0.60, "first_bound": "compute-bound",
     "second": NORM, "second_share": 0.20, "second_bound": "memory-bound",
@@ -73,7 +75,7 @@ def made_up(shares, *, passes=PASSES, calls=None, begin_s=100.0, device=False, s
         .ravel()
         for name, each in rows.items()
     }
-    return Capture(rows, (calls or LAYER_CALLS) * passes, begin_s, begin_s + 1, device, times)
+    return OperatorCapture(rows, (calls or LAYER_CALLS) * passes, begin_s, begin_s + 1, device, times)
 
 
 SHARES = {CONV: 0.60, NORM: 0.20, POOL: 0.12, ADD: 0.074}
@@ -213,8 +215,8 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         (made_up(SHARES, passes=7), "warm-up passes"),
         (made_up(SHARES, passes=2), "stopped too early"),
         (made_up(SHARES, begin_s=40.0), "an old one"),
-        (made_up(SHARES, calls=[Call(OUTER, (), ())]), "record_shapes"),
-        (made_up(SHARES, calls=[Call(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
+        (made_up(SHARES, calls=[OperatorCall(OUTER, (), ())]), "record_shapes"),
+        (made_up(SHARES, calls=[OperatorCall(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]), "not those of this model"),
         (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "incomplete passes"),
         (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "a copy of the other"),
         (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),

@@ -16,7 +16,7 @@ from bottleneck_lab.measure.kinds.ranks.clock import RankClock, covered_us, merg
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, Shape, StandIn, load_costs, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulated_check import notes
 from bottleneck_lab.measure.kinds.ranks.figures import RanksMeasurement, results
-from bottleneck_lab.measure.kinds.ranks.protocol import EVENT, Event, EventKind, unpack
+from bottleneck_lab.measure.kinds.ranks.protocol import EVENT, EventKind, RankEvent, unpack
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 
 LAB = Path(__file__).parents[2] / "labs" / "ddp-scaling"
@@ -178,7 +178,7 @@ def test_metrics_and_flags_are_no_gradients():
 
 
 def test_an_event_survives_the_wire_and_an_unknown_one_does_not():
-    event = Event(EventKind.ALLREDUCE, 2, 1, 0, 25_000_000)
+    event = RankEvent(EventKind.ALLREDUCE, 2, 1, 0, 25_000_000)
     assert len(event.pack()) == EVENT.size
     assert unpack(event.pack()) == event
     with pytest.raises(ValueError, match="255"):

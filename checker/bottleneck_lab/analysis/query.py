@@ -32,7 +32,7 @@ STEP_LIMIT = 20_000
 AnyTable = DeviceTable | HostTable | MemoryTable
 
 
-class Rows(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """The answer: column names and rows. `cut` says that there were more than the limit."""
 
     columns: list[str]
@@ -40,7 +40,7 @@ class Rows(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> Rows:
+def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     """The rows of one SELECT over the tables device, runtime, operators, ranges, python and memory.
 
     Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text names are filled.
@@ -59,7 +59,7 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> Rows:
         raise UsageError(f"The query cannot be run: {error}.", _schema_remedy()) from error
     finally:
         connection.close()
-    return Rows(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
+    return QueryResult(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
 
 
 def _limit_time(connection: sqlite3.Connection) -> None:

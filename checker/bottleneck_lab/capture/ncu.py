@@ -52,7 +52,7 @@ _PROBLEMS = {
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class NcuCapabilities:
     """What a release reports of itself: its version, its options and its section sets."""
 
     version: str
@@ -60,7 +60,7 @@ class Capabilities:
     sets: frozenset[str]
 
 
-def capabilities(version: str, help_text: str, sets_text: str) -> Capabilities:
+def capabilities(version: str, help_text: str, sets_text: str) -> NcuCapabilities:
     """From the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they are not ncu's."""
     found = _VERSION.search(version)
     if found is None or "--kernel-name" not in help_text:
@@ -69,10 +69,10 @@ def capabilities(version: str, help_text: str, sets_text: str) -> Capabilities:
         )
     rows = [line.split() for line in sets_text.splitlines()]
     sets = {row[0] for row in rows if len(row) > 2 and re.fullmatch(r"[a-z]+", row[0])}
-    return Capabilities(found[1], frozenset(_OPTION.findall(help_text)), frozenset(sets))
+    return NcuCapabilities(found[1], frozenset(_OPTION.findall(help_text)), frozenset(sets))
 
 
-def command(tool: str, can: Capabilities, request: Request, launch: Launch) -> list[str]:
+def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -> list[str]:
     """The whole command line. Options that this release does not know are left out.
 
     The clocks are left alone unless asked for: locking them needs a right that many machines do not give. The program gets its own HOME back.
@@ -95,7 +95,7 @@ def command(tool: str, can: Capabilities, request: Request, launch: Launch) -> l
     return launch.around(tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home)
 
 
-def probe(tool: str, home: str) -> Capabilities:
+def probe(tool: str, home: str) -> NcuCapabilities:
     """The same, asked of the tool itself, which writes into its HOME even then."""
     asked = (["--version"], ["--help"], ["--list-sets"])
     return capabilities(*(run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S) for words in asked))

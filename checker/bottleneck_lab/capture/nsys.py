@@ -22,7 +22,7 @@ _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class NsysCapabilities:
     """What a release reports of itself: its version, the options of `nsys profile`, and what it can trace."""
 
     version: str
@@ -30,14 +30,14 @@ class Capabilities:
     traces: frozenset[str]
 
 
-def capabilities(version: str, help_text: str) -> Capabilities:
+def capabilities(version: str, help_text: str) -> NsysCapabilities:
     """From the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they are not nsys'."""
     found = _VERSION.search(version)
     if found is None or "--output" not in help_text:
         raise CaptureError(
             "The nsys on this machine does not report its version and options.", "Run `nsys --version` by hand."
         )
-    return Capabilities(found[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
+    return NsysCapabilities(found[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
 
 
 def _traces(help_text: str) -> frozenset[str]:
@@ -50,7 +50,7 @@ def _traces(help_text: str) -> frozenset[str]:
     return frozenset(re.findall(r"'([a-z][a-z0-9-]*)'", rest[: following.start() if following else None]))
 
 
-def command(tool: str, can: Capabilities, request: Request, launch: Launch) -> list[str]:
+def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) -> list[str]:
     """The whole command line. Options that this release does not know are left out.
 
     CPU sampling is off: its symbols can take minutes, and the timeline does not need it. Forked children (a DataLoader's workers) are followed.
@@ -77,7 +77,7 @@ def command(tool: str, can: Capabilities, request: Request, launch: Launch) -> l
     return launch.around(tool, "profile", *known, f"--output={request.out / report}")
 
 
-def probe(tool: str) -> Capabilities:
+def probe(tool: str) -> NsysCapabilities:
     """The same, asked of the tool itself."""
     texts = [run_tool([tool, *asked], Path(tool), PROBE_S) for asked in (["--version"], ["profile", "--help"])]
     return capabilities(*texts)

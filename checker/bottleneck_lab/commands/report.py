@@ -25,7 +25,7 @@ from bottleneck_lab.commands.evidence import Known, analyse_capture, circumstanc
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.diagnosis import format_answer, shown
+from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.console import (
     render_counters,
@@ -124,7 +124,7 @@ class Subject:
         """The capture and what was found in it. Raises CaptureError when a trace cannot be read."""
         return analyse_capture(self.timeline(), self.folder)
 
-    def shown(self, summary: Summary) -> Summary:
+    def visible(self, summary: Summary) -> Summary:
         """The summary as this reader may see it."""
         return evidence_only(summary) if self.blind else summary
 
@@ -202,7 +202,7 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
 
 def _show(subject: Subject, *, json: bool) -> None:
     found, attempts, warning = subject.analysed(), subject.attempts(), subject.mismatch()
-    timeline, summary = found.timeline, subject.shown(found.summary)
+    timeline, summary = found.timeline, subject.visible(found.summary)
     pairs = compare_kernels(timeline.counters)
     pairs = counters_only(pairs) if subject.blind else pairs
     if json:
@@ -280,7 +280,7 @@ def write_html(subject: Subject, target: Path) -> Path:
     found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
-        capture=found._replace(summary=subject.shown(found.summary)),
+        capture=found._replace(summary=subject.visible(found.summary)),
         attempts=subject.attempts(),
         diagnosis=_answers(workspace, (subject.folder, found)) if workspace and not subject.blind else [],
         environment=circumstances(subject.folder) if subject.folder else None,
@@ -303,7 +303,9 @@ def _answers(workspace: Workspace, known: Known) -> list[Answered]:
         return []
     answers, capture = commitments[-1].answers, seen(workspace, commitments[-1].capture, known)
     return [
-        Answered(question.ask, format_answer(question, answers[question.id]), shown(question, answers, capture))
+        Answered(
+            question.ask, format_answer(question, answers[question.id]), describe_reading(question, answers, capture)
+        )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))
     ]

@@ -246,7 +246,7 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
     return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
 
 
-def shown(question: QuestionSpec, answers: Mapping[str, Any], seen: Seen | None) -> str:
+def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: Seen | None) -> str:
     """What the tool read off the capture to a question, as one sentence; empty when it has no figure of its own. Only for whoever has committed."""
     if seen is None:
         return ""

@@ -92,7 +92,7 @@ def _thread(key: tuple[Any, Any]) -> tuple[str, str]:
     return str(key[0]), str(key[1])
 
 
-class Rows:
+class RowBlocks:
     """The rows of one table, gathered in blocks."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -147,7 +147,7 @@ class Columns:
         self.names = Numbers(str)
         self.threads = Numbers(_thread)
         self.thread_names: dict[tuple[str, str], str] = {}
-        self.tables = {table: Rows(dtype) for table, dtype in DTYPES.items()}
+        self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
         self.overhead_ns = 0
         self._parsed = _Parsed()

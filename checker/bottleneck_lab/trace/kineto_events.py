@@ -78,7 +78,7 @@ class _Args(_Activity, gc=False, frozen=True):
 _NO_ARGS = _Args()
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """Any event. `table` names where it belongs, `kind` is what a device did."""
 
     ph: str = "X"
@@ -147,7 +147,7 @@ def _types(base: type[msgspec.Struct], category: str, fields: list[Any], **const
 _decode_known: Callable[[bytes], list[Any]] = msgspec.json.Decoder(
     list[reduce(or_, _kinds_of_event())]  # type: ignore[misc]  # the types are made at run time
 ).decode
-_decode_any = msgspec.json.Decoder(list[Event]).decode
+_decode_any = msgspec.json.Decoder(list[TraceEvent]).decode
 
 
 def decode(array: bytes) -> list[Any]:
@@ -158,7 +158,7 @@ def decode(array: bytes) -> list[Any]:
         return _decode_any(array)
 
 
-def mend(event: dict[str, Any]) -> Event:
+def mend(event: dict[str, Any]) -> TraceEvent:
     """An event whose values are of unexpected types. ValidationError or ValueError where one has no number where one is needed."""
     args = event.get("args")
     cleaned = {
@@ -173,7 +173,7 @@ def mend(event: dict[str, Any]) -> Event:
             cleaned[key] = str(cleaned[key])
     if cleaned.get("ph") == "X" and "ts" not in cleaned:
         raise ValueError("no time")
-    found = msgspec.convert(cleaned, Event, strict=False)
+    found = msgspec.convert(cleaned, TraceEvent, strict=False)
     if isinstance(args, dict):
         found.args = _mend_args(args)
     return found

@@ -11,7 +11,7 @@ def hold_back():
     import gc
 
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import Event, EventKind
+    from bottleneck_lab.measure.kinds.ranks.protocol import RankEvent, EventKind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, kept = client.sock, []

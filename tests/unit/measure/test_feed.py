@@ -16,7 +16,7 @@ from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed import check as feed
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _ready
-from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, Run, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 
 MS = 1_000_000
@@ -33,9 +33,9 @@ def context():
     return SimpleNamespace(lab=lab, device="virtual", settings=FeedSettings(), data=None, required=found.__getitem__)
 
 
-def run_of(every_ms: list[float], count: int = 2000) -> Run:
+def run_of(every_ms: list[float], count: int = 2000) -> FeedRun:
     """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100 ms for each."""
-    rng, run = np.random.default_rng(0), Run(16)
+    rng, run = np.random.default_rng(0), FeedRun(16)
     sizes = [WARM_UP_BATCHES, len(every_ms)]
     for _ in sizes:
         plan_epoch(rng, run, count, sizes)
@@ -134,7 +134,7 @@ def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
 
 
 def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
-    run = Run(16)
+    run = FeedRun(16)
     epoch = plan_epoch(np.random.default_rng(1), run, 640, [32])
     assert len(set(epoch.order.tolist())) == 32 * 16
     assert epoch.rows.shape == (32, KEPT_ROWS)

@@ -34,7 +34,7 @@ from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD
 from bottleneck_lab.measure.kinds.feed.device_process import calibrate, wanted_step_s
 from bottleneck_lab.measure.kinds.feed.device_specs import A100
-from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 
@@ -83,9 +83,9 @@ def refuse_more_cores(busy: float) -> None:
         )
 
 
-def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleType) -> Run:
+def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleType) -> FeedRun:
     """Hands out epochs until the utilisation is decided, and collects what the device saw."""
-    run = Run(context.settings.batch)
+    run = FeedRun(context.settings.batch)
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
     silence_s, enough = context.settings.call_s, False
     while True:
@@ -106,7 +106,7 @@ def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleTyp
             return run
 
 
-def _expect_steps(run: Run, steps: int) -> None:
+def _expect_steps(run: FeedRun, steps: int) -> None:
     due = sum(assignment.batches for assignment in run.assignments)
     if steps != due:
         raise LearnerFault(
@@ -115,14 +115,14 @@ def _expect_steps(run: Run, steps: int) -> None:
         )
 
 
-def give(session: FeedSession, run: Run, context: Context[FeedSettings], count: int, *, last: bool) -> None:
+def give(session: FeedSession, run: FeedRun, context: Context[FeedSettings], count: int, *, last: bool) -> None:
     """Hands out the next epoch, or none when the device has seen enough."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
     sizes = [] if last else [WARM_UP_BATCHES] + [EPOCH_BATCHES] * MAX_EPOCHS
     session.device.channel.send(plan_epoch(rng, run, count, sizes).message())
 
 
-def check_samples(run: Run, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+def check_samples(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
     """What is wrong with the batches' sizes or labels, if anything, and how many images were looked at."""
     at = 0
     for assignment in run.assignments:
@@ -142,7 +142,7 @@ def check_samples(run: Run, judge: ModuleType, context: Context[FeedSettings]) -
     return None, at * run.batch
 
 
-def check_pixels(run: Run, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+def check_pixels(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
     """What is wrong with the pixels that were kept, if anything, and how many images were compared."""
     steps, checked = iter(run.steps), 0
     for assignment in run.assignments:
@@ -167,7 +167,7 @@ def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def grade(
-    context: Context[FeedSettings], run: Run, step_s: float, drift: float, foreign_cores: float
+    context: Context[FeedSettings], run: FeedRun, step_s: float, drift: float, foreign_cores: float
 ) -> list[CriterionResult]:
     """Utilisation and data wait. Where the machine changed speed meanwhile, only what holds at either speed is decided."""
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
@@ -206,7 +206,7 @@ def _undecided(decision: Decision) -> Decision:
     return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
 
 
-def _details(run: Run, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
+def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
     return {
         "step_s": step_s,
         "shipped_loader_s_an_image": loader_s,

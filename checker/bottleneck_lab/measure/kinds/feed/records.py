@@ -37,7 +37,7 @@ class Assignment:
 
 
 @dataclass
-class Run:
+class FeedRun:
     """All that was handed out and all that came back. The first assignment is the warm-up and is never timed."""
 
     batch: int
@@ -80,7 +80,7 @@ class Run:
         return sum(len(step.labels) for step in steps) * 1e9 / (steps[-1].ended_ns - self.began_ns())
 
 
-def plan_epoch(rng: np.random.Generator, run: Run, count: int, sizes: list[int]) -> Assignment:
+def plan_epoch(rng: np.random.Generator, run: FeedRun, count: int, sizes: list[int]) -> Assignment:
     """Draws the next epoch, of `sizes[n]` batches where the data has as many, and notes it; an empty one after the last."""
     number = len(run.assignments)
     batches = min(sizes[number], count // run.batch) if number < len(sizes) else 0

@@ -15,7 +15,7 @@ from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, calibrate, wanted_step_s
 from bottleneck_lab.measure.kinds.feed.device_rows import add_device_rows
 from bottleneck_lab.measure.kinds.feed.device_specs import A100
-from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, Run, plan_epoch
+from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -48,12 +48,12 @@ def run_fed(
     batches: int,
     trace: Path | None = None,
     step_s: float | None = None,
-) -> tuple[int, Run, float]:
+) -> tuple[int, FeedRun, float]:
     """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`: exit status, what the device saw, seconds a step.
 
     `step_s` is how long an emulated device is to take for a step; by default it is calibrated as in a check.
     """
-    count, seen = context.judge().count(context.data), Run(context.settings.batch)
+    count, seen = context.judge().count(context.data), FeedRun(context.settings.batch)
     if step_s is None:
         step_s = wanted_step_s(context.settings, calibrate(context, count))
     with DeviceProcess.start(context, step_s) as device:
@@ -75,12 +75,12 @@ def _run_child(context: Context[FeedSettings], device: DeviceProcess, on_line: O
     return stream(command, context.workspace, context.janitor, on_line, {}, fds)
 
 
-def _rate(seen: Run, step_s: float) -> str:
+def _rate(seen: FeedRun, step_s: float) -> str:
     busy = seen.images_per_s() * step_s / seen.batch
     return f"{seen.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
 
 
-def _serve(channel: Channel, seen: Run, count: int, batches: int, on_line: OnLine) -> None:
+def _serve(channel: Channel, seen: FeedRun, count: int, batches: int, on_line: OnLine) -> None:
     """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why where the device takes no more from it."""
     rng = np.random.default_rng(0)
     with contextlib.suppress(WireError):

@@ -12,7 +12,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.operators import OperatorRow
-from bottleneck_lab.measure.kinds.finding.capture import Capture
+from bottleneck_lab.measure.kinds.finding.capture import OperatorCapture
 from bottleneck_lab.measure.kinds.finding.shares import PLACES, Share, Truth, by_pass, undisturbed_shares
 
 TIE_SHARE = 0.01
@@ -37,7 +37,7 @@ class TimingComplaint(str):
     __slots__ = ()
 
 
-def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end_s: float) -> str | None:
+def not_genuine(capture: OperatorCapture, truth: Truth, passes: int, begin_s: float, end_s: float) -> str | None:
     """Why the learner's capture is not one of `passes` passes of this model, made between two moments; None when it is."""
     return (
         _incomplete(capture, truth)
@@ -49,7 +49,7 @@ def not_genuine(capture: Capture, truth: Truth, passes: int, begin_s: float, end
     )
 
 
-def _incomplete(capture: Capture, truth: Truth) -> str | None:
+def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
     if truth.capture.has_device and not capture.has_device:
         return "The capture has no GPU work in it: `activities` needs ProfilerActivity.CUDA, and the script must wait for the GPU before the profiler stops."
     if not any(_is_shape(shape) for call in capture.calls for shape in call.dims):
@@ -61,13 +61,13 @@ def _is_shape(shape: Any) -> bool:
     return isinstance(shape, tuple) and len(shape) > 0
 
 
-def _other_time(capture: Capture, begin_s: float, end_s: float) -> str | None:
+def _other_time(capture: OperatorCapture, begin_s: float, end_s: float) -> str | None:
     if begin_s - CLOCK_SLACK_S <= capture.begin_s and capture.end_s <= end_s + CLOCK_SLACK_S:
         return None
     return "The capture was not made when `record` was called: it is an old one."
 
 
-def _other_work(capture: Capture, truth: Truth, passes: int) -> str | None:
+def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
     """The layers' operators have to have met the very shapes of the model, each once a pass."""
     layers = _layers(truth)
     want, got = truth.capture.shapes(layers), capture.shapes(layers)
@@ -94,7 +94,7 @@ def _passes(truth: Truth) -> int:
     return truth.capture.count("aten::linear")
 
 
-def _left_out(capture: Capture, truth: Truth) -> str | None:
+def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
     """The layers' names may be there without what they call; what takes most of the time has to be there as well."""
     top = truth.ranked()[0]
     if top.name in capture.times:
@@ -102,7 +102,7 @@ def _left_out(capture: Capture, truth: Truth) -> str | None:
     return "The capture lacks the operator that does most of this model's work: this is not a recording of the model."
 
 
-def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
+def _copied_passes(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
     """The same work never takes the same time to the nanosecond in each of many calls."""
     rows = by_pass(capture, truth.ranked()[0].name, passes)
     if any(np.abs(one - other).max() <= ROUNDING_NS for one, other in combinations(rows, 2)):
@@ -110,7 +110,7 @@ def _copied_passes(capture: Capture, truth: Truth, passes: int) -> str | None:
     return None
 
 
-def _not_warm(capture: Capture, truth: Truth, passes: int) -> str | None:
+def _not_warm(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
     """Where the first pass of the reference's own cold capture stands out, one half-way to it has not been warmed up."""
     cold = _first_pass_ratio(truth.cold, _passes_in(truth.cold))
     if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
@@ -120,11 +120,11 @@ def _not_warm(capture: Capture, truth: Truth, passes: int) -> str | None:
     )
 
 
-def _passes_in(capture: Capture) -> int:
+def _passes_in(capture: OperatorCapture) -> int:
     return max(capture.count("aten::linear"), 1)
 
 
-def _first_pass_ratio(capture: Capture, passes: int) -> float:
+def _first_pass_ratio(capture: OperatorCapture, passes: int) -> float:
     """How many times as long as the median of the others the first pass took; 1 where there is nothing to compare."""
     rows = [times.reshape(passes, -1).sum(axis=1) for times in capture.times.values() if len(times) % passes == 0]
     if passes < 3 or not rows:
@@ -133,7 +133,7 @@ def _first_pass_ratio(capture: Capture, passes: int) -> float:
     return float(total[0] / max(np.median(total[1:]), 1))
 
 
-def other_times(capture: Capture, truth: Truth, passes: int) -> str | None:
+def other_times(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
     """Why the times in a capture that is genuine otherwise are not those of this machine; None when they are."""
     shares = undisturbed_shares([capture], passes)
     for share in truth.ranked()[: len(PLACES)]:
@@ -215,7 +215,7 @@ def _total_ns(row: OperatorRow, truth: Truth) -> int:
     return row.device_total_ns if truth.capture.has_device else row.total_ns
 
 
-def _top(capture: Capture, key: Callable[[OperatorRow], Any]) -> list[str]:
+def _top(capture: OperatorCapture, key: Callable[[OperatorRow], Any]) -> list[str]:
     return [row.name for row in sorted(capture.operators.values(), key=key, reverse=True)[: len(PLACES)]]
 
 

@@ -49,7 +49,7 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """One recorded call of an operator: its inputs' shapes, and the values of those inputs that are no tensors."""
 
     name: str
@@ -58,11 +58,11 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Capture:
+class OperatorCapture:
     """What a trace says: operators with the largest self time on the device first, every call with shapes, and when it was (Unix time, s)."""
 
     operators: dict[str, OperatorRow]
-    calls: list[Call]
+    calls: list[OperatorCall]
     begin_s: float
     end_s: float
     has_device: bool
@@ -78,7 +78,7 @@ class Capture:
         return Counter(f"{call.name} {call.dims}" for call in self.calls if call.name in names)
 
 
-def read_capture(data: bytes) -> Capture:
+def read_capture(data: bytes) -> OperatorCapture:
     """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything else. Writes no file: the disk may be full."""
     plain = _unpacked(data)
     try:
@@ -97,7 +97,7 @@ def read_capture(data: bytes) -> Capture:
         raise CaptureError("The trace holds no operators.", "Run the passes inside the profiler's `with` block.")
     begin, end = min(event.ts for event in events), max(event.ts + event.dur for event in events)
     calls = [_call(event) for event in events if event.args is not None and event.args.dims is not None]
-    return Capture(
+    return OperatorCapture(
         operators={row.name: row for row in rows},
         calls=calls,
         begin_s=trace.base_ns / 1e9 + begin / 1e6,
@@ -126,7 +126,7 @@ def _limited(plain: bytes) -> bytes:
     return plain
 
 
-def _call(event: _Event) -> Call:
+def _call(event: _Event) -> OperatorCall:
     args = event.args or _Args()
     dims = [[tuple(part) if isinstance(part, list) else part for part in shape] for shape in args.dims or []]
-    return Call(event.name, tuple(map(tuple, dims)), tuple(args.concrete))
+    return OperatorCall(event.name, tuple(map(tuple, dims)), tuple(args.concrete))

@@ -31,7 +31,7 @@ from bottleneck_lab.measure.kinds.finding.answers import (
     wrong_operators,
     wrong_shares,
 )
-from bottleneck_lab.measure.kinds.finding.capture import Capture, read_capture
+from bottleneck_lab.measure.kinds.finding.capture import OperatorCapture, read_capture
 from bottleneck_lab.measure.kinds.finding.shares import Truth, estimate_shares, intensities, uncertainty
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
@@ -93,7 +93,7 @@ def _find_truth(
     settings, began = context.settings, time.monotonic()
     passes, max_s = settings.passes, settings.max_s
 
-    def capture(job: str) -> Capture:
+    def capture(job: str) -> OperatorCapture:
         pixels = judge.make_inputs(generator, context.data, settings.judge)
         return read_capture(reference.call([job, pixels, passes])[1][0].tobytes())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.kinds.finding.capture import Capture, Times
+from bottleneck_lab.measure.kinds.finding.capture import OperatorCapture, Times
 
 PLACES = ("first", "second", "third")
 UNDISTURBED = 0.25
@@ -37,8 +37,8 @@ class Truth:
     """What the verifier knows: the shares, the captures they are from, one with the cold passes in it, and the roofline."""
 
     shares: dict[str, Share]
-    capture: Capture
-    cold: Capture
+    capture: OperatorCapture
+    cold: OperatorCapture
     balance: float
     """FLOP a byte at which this machine's memory and arithmetic are equally busy."""
     intensity: dict[str, float]
@@ -48,7 +48,7 @@ class Truth:
         return sorted(self.shares.values(), key=lambda share: -share.share)
 
 
-def estimate_shares(captures: Sequence[Capture], passes: int) -> dict[str, Share]:
+def estimate_shares(captures: Sequence[OperatorCapture], passes: int) -> dict[str, Share]:
     """Every operator's share of the time without other programs, over captures of `passes` passes each. Fewer than three captures leave all uncertain.
 
     Half the width of the interval is the statistical error (jackknife over captures) and, on top of it, how far the shares would move if calls were taken
@@ -66,7 +66,9 @@ def estimate_shares(captures: Sequence[Capture], passes: int) -> dict[str, Share
     return found
 
 
-def undisturbed_shares(captures: Sequence[Capture], passes: int, quantile: float = UNDISTURBED) -> dict[str, float]:
+def undisturbed_shares(
+    captures: Sequence[OperatorCapture], passes: int, quantile: float = UNDISTURBED
+) -> dict[str, float]:
     """Every operator's share when each call of the network takes the given quantile of the times it took in all passes of all captures."""
     names = {name for capture in captures for name in capture.times}
     times = {name: _pass_ns([by_pass(capture, name, passes) for capture in captures], quantile) for name in names}
@@ -74,7 +76,7 @@ def undisturbed_shares(captures: Sequence[Capture], passes: int, quantile: float
     return {name: value / whole for name, value in times.items()}
 
 
-def by_pass(capture: Capture, name: str, passes: int) -> Times:
+def by_pass(capture: OperatorCapture, name: str, passes: int) -> Times:
     """An operator's self times, passes × calls in a pass; one row with the mean pass's sum where passes differ in their number of calls."""
     times = capture.times.get(name, np.zeros(0, np.int64))
     if len(times) % passes:
@@ -101,7 +103,9 @@ def uncertainty(shares: Mapping[str, Share]) -> float:
     return max(share.half_width for share in largest)
 
 
-def intensities(capture: Capture, work: Callable[[str, Any, Any], tuple[float, float] | None]) -> dict[str, float]:
+def intensities(
+    capture: OperatorCapture, work: Callable[[str, Any, Any], tuple[float, float] | None]
+) -> dict[str, float]:
     """FLOP a byte of each operator over all its calls: sums of both, so that large calls weigh more."""
     sums: dict[str, tuple[float, float]] = {}
     for call in capture.calls:

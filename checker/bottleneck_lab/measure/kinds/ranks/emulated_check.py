@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.scaling import Sweep
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_costs, load_fabric
-from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Crew, Run, Secret, crew
+from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Crew, EmulatedRun, Secret, crew
 from bottleneck_lab.measure.kinds.ranks.figures import GRADIENT_TOLERANCE, TOLERANCE, RanksMeasurement, results
 from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.sweep import RANKS, sweep
@@ -42,7 +42,9 @@ def measure_virtual(context: Context[Settings]) -> Measured:
     )
 
 
-def _both(context: Context[Settings], secrets: dict[int, Secret]) -> tuple[dict[int, Run], dict[int, Run]]:
+def _both(
+    context: Context[Settings], secrets: dict[int, Secret]
+) -> tuple[dict[int, EmulatedRun], dict[int, EmulatedRun]]:
     """The runs of the learner's script and of the shipped one. While these are the same, so are their runs, and one of each will do."""
     if _unchanged(context):
         runs = _runs_alone(context, secrets)
@@ -71,10 +73,10 @@ def _crew(context: Context[Settings], role: str, worlds: list[int]) -> contextli
 
 def _runs(
     context: Context[Settings], ranks: Crew, role: str, secrets: dict[int, Secret], start: float, end: float
-) -> dict[int, Run]:
+) -> dict[int, EmulatedRun]:
     """A run for each number of ranks in `secrets`, in their order; progress from `start` to `end`, by ranks and steps."""
     context.isolation.update(ranks.isolation)
-    found: dict[int, Run] = {}
+    found: dict[int, EmulatedRun] = {}
     owner = "your" if role == "learner" else "the shipped"
     done, each = start, (end - start) / sum(secrets)
     for world, secret in secrets.items():
@@ -88,7 +90,7 @@ def _runs(
     return found
 
 
-def _runs_alone(context: Context[Settings], secrets: dict[int, Secret]) -> dict[int, Run]:
+def _runs_alone(context: Context[Settings], secrets: dict[int, Secret]) -> dict[int, EmulatedRun]:
     """The learner's script, with nothing to compare it with."""
     with _crew(context, "learner", list(secrets)) as ranks:
         return _runs(context, ranks, "learner", secrets, 0.0, 1.0)
@@ -104,7 +106,7 @@ def _blame(violation: Violation, role: str, world: int) -> LearnerFault | Verifi
     return VerifierFault(f"The shipped script failed on {world} emulated ranks: {violation.sentence}")
 
 
-def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement:
+def compare(theirs: dict[int, EmulatedRun], shipped: dict[int, EmulatedRun]) -> RanksMeasurement:
     """The figures of a check from its runs by rank count; the few-rank and many-rank runs of both scripts."""
     many = theirs[MANY]
     problems = [same_training(theirs[world], shipped[world]) for world in (MANY, FEW)]
@@ -127,7 +129,7 @@ def compare(theirs: dict[int, Run], shipped: dict[int, Run]) -> RanksMeasurement
     )
 
 
-def same_training(run: Run, reference: Run) -> str | None:
+def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
     """Why these parameters are not the reference's, or None: equal on every rank, near the reference, made of the same gradients."""
     for rank, parameters in enumerate(run.parameters):
         if not np.isfinite(parameters).all():
@@ -187,6 +189,6 @@ def run_virtual(context: Context[Settings], ranks: list[int]) -> list[Sweep]:
     return curves(_runs_alone(context, secrets), ranks)
 
 
-def curves(runs: dict[int, Run], ranks: list[int]) -> list[Sweep]:
+def curves(runs: dict[int, EmulatedRun], ranks: list[int]) -> list[Sweep]:
     """The curve through one rank, two, those that ran, and `ranks`, with a ring and with a tree."""
     return [sweep(runs, sorted({*ranks, 1, 2, *runs}), algorithm) for algorithm in ("ring", "tree")]

@@ -21,7 +21,7 @@ from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_fabric
-from bottleneck_lab.measure.kinds.ranks.protocol import OK, Event
+from bottleneck_lab.measure.kinds.ranks.protocol import OK, RankEvent
 from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.server import FabricServer
 from bottleneck_lab.measure.kinds.ranks.starvation import Starvation
@@ -68,7 +68,7 @@ class Secret:
 
 
 @dataclass
-class Run:
+class EmulatedRun:
     """What a script's run on so many emulated ranks came to; every number is the verifier's own."""
 
     world: int
@@ -77,7 +77,7 @@ class Run:
     reduced_bytes: list[int]
     gradients: list[tuple[float, float]]
     start: np.ndarray[Any, Any]
-    events: list[Event]
+    events: list[RankEvent]
     parameters: list[np.ndarray[Any, Any]]
 
     @cached_property
@@ -154,7 +154,7 @@ class Run:
             and span.launched_us > forward[span.step]
         ]
 
-    def difference(self, reference: Run) -> float:
+    def difference(self, reference: EmulatedRun) -> float:
         """Largest distance of a rank's parameters from the reference's, as a share of how far training moved the reference's."""
         right = reference.parameters[0]
         moved = float(np.linalg.norm(right - reference.start))
@@ -215,7 +215,7 @@ class Crew:
         self._costs = costs
         self._runs = iter(shared.runs)
 
-    def run(self, secret: Secret, progress: Callable[[float], None] = lambda _share: None) -> Run:
+    def run(self, secret: Secret, progress: Callable[[float], None] = lambda _share: None) -> EmulatedRun:
         """The script on the next number of ranks.
 
         Raises Violation when it breaks a rule, crashes or hangs, MachineError when it came to no end because the cores were others'.
@@ -238,7 +238,7 @@ class Crew:
                     "Close other programs, wait for background jobs to end, and check again.",
                 ) from None
             raise told from None
-        return Run(
+        return EmulatedRun(
             len(links),
             self._costs,
             [link.clock for link in server.links],

@@ -15,7 +15,16 @@ import torch
 import torch.distributed as dist
 
 from bottleneck_lab.measure.channel.wire import Arena
-from bottleneck_lab.measure.kinds.ranks.protocol import BATCH, DTYPES, FACTOR, OK, REDUCTIONS, Event, EventKind, asked
+from bottleneck_lab.measure.kinds.ranks.protocol import (
+    BATCH,
+    DTYPES,
+    FACTOR,
+    OK,
+    REDUCTIONS,
+    EventKind,
+    RankEvent,
+    asked,
+)
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch
 
 BACKEND = "emulated"
@@ -30,7 +39,7 @@ class Client:
         self.result = torch.frombuffer(result.memory, dtype=torch.uint8)
 
     def tell(self, kind: EventKind, *fields: int) -> None:
-        self.sock.sendall(Event(kind, *fields).pack())
+        self.sock.sendall(RankEvent(kind, *fields).pack())
 
     def read(self, size: int) -> bytes:
         raw = bytearray()

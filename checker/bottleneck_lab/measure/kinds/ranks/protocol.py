@@ -43,7 +43,7 @@ class EventKind(IntEnum):
     START = 14  # the parameters before training, from rank 0; answered
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """One event of one rank."""
 
     kind: EventKind
@@ -57,10 +57,10 @@ class Event(NamedTuple):
         return EVENT.pack(*self)
 
 
-def unpack(raw: bytes) -> Event:
+def unpack(raw: bytes) -> RankEvent:
     """The event in these 24 bytes. Raises ValueError where the kind is unknown."""
     kind, *rest = EVENT.unpack(raw)
-    return Event(EventKind(kind), *rest)
+    return RankEvent(EventKind(kind), *rest)
 
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool"]

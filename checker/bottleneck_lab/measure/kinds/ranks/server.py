@@ -24,8 +24,8 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     ITEM_BYTES,
     OK,
     REDUCTIONS,
-    Event,
     EventKind,
+    RankEvent,
     asked,
     unpack,
 )
@@ -51,7 +51,7 @@ class Link:
     clock: RankClock
     ledger: Ledger
     buffer: bytearray = field(default_factory=bytearray)
-    waiting: Event | None = None
+    waiting: RankEvent | None = None
     announced: tuple[float, float] = (0.0, 0.0)
     gradients: bool = False
     told: int = 0
@@ -105,7 +105,7 @@ class FabricServer:
         ]
         self.gradients: list[tuple[float, float]] = []
         self.start = np.zeros(0, np.float32)
-        self.recorded: list[Event] = []
+        self.recorded: list[RankEvent] = []
         self._window = (0.0, 0.0)
 
     @property
@@ -201,7 +201,7 @@ class FabricServer:
         else:
             self._advance(link, event)
 
-    def _advance(self, link: Link, event: Event) -> None:
+    def _advance(self, link: Link, event: RankEvent) -> None:
         if event.kind is EventKind.FORWARD:
             link.ledger.forward(event.which, event.number)
         elif event.kind is EventKind.BACKWARD:
@@ -225,7 +225,7 @@ class FabricServer:
         pixels, labels = batch
         link.send(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
 
-    def _finish(self, rank: int, link: Link, event: Event) -> None:
+    def _finish(self, rank: int, link: Link, event: RankEvent) -> None:
         if event.amount != self.costs.elements:
             raise Violation(
                 "wrong output",
@@ -238,7 +238,7 @@ class FabricServer:
             raise Violation("wrong output", f"Rank {rank} took {steps} optimizer steps, more than there were batches.")
         link.finished = True
 
-    def _enter(self, rank: int, link: Link, event: Event) -> None:
+    def _enter(self, rank: int, link: Link, event: RankEvent) -> None:
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
         reduces = event.kind is EventKind.ALLREDUCE
@@ -247,7 +247,7 @@ class FabricServer:
         if all(other.waiting is not None for other in self.links):
             self._collective(event)
 
-    def _carries(self, event: Event) -> bool:
+    def _carries(self, event: RankEvent) -> bool:
         """Whether the link knows the type and the reduction, and has room for the result."""
         if event.flag >= len(DTYPES):
             return False
@@ -258,7 +258,7 @@ class FabricServer:
         parts = self.world if event.kind is EventKind.ALLGATHER else 1
         return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
-    def _collective(self, event: Event) -> None:
+    def _collective(self, event: RankEvent) -> None:
         odd = next((rank for rank, link in enumerate(self.links) if link.waiting != event), None)
         if odd is not None:
             raise Violation(
@@ -294,7 +294,7 @@ class FabricServer:
             )
         return Violation("timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s.")
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: RankEvent) -> None:
         """Carries a collective's payload: the result lies in the shared result region when this returns."""
         import torch
 

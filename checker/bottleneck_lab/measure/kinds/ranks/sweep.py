@@ -5,8 +5,8 @@ from __future__ import annotations
 from bottleneck_lab.analysis.scaling import Point, Sweep
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, Fabric, load_fabric
-from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Run
-from bottleneck_lab.measure.kinds.ranks.protocol import Event, EventKind
+from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, EmulatedRun
+from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, RankEvent
 from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -16,7 +16,7 @@ RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 class _Replayed:
     """One rank's recorded events, and what they come to among any number of ranks that all do the same."""
 
-    def __init__(self, run: Run, algorithm: Algorithm) -> None:
+    def __init__(self, run: EmulatedRun, algorithm: Algorithm) -> None:
         self.events = run.events
         self.costs = run.costs
         self.fabric: Fabric = load_fabric()
@@ -41,7 +41,7 @@ class _Replayed:
                 play(clock, event, self.costs)
         return clock
 
-    def _collective_us(self, event: Event, world: int) -> float:
+    def _collective_us(self, event: RankEvent, world: int) -> float:
         return collective_us(event, self.fabric.whole(world), self.fabric, self.algorithm)
 
     def link_us(self, world: int) -> float:
@@ -50,7 +50,7 @@ class _Replayed:
         last = self.events[ends[-2] : ends[-1]]
         return sum(self._collective_us(event, world) for event in last if event.kind in COLLECTIVES)
 
-    def point(self, world: int, run: Run | None) -> Point:
+    def point(self, world: int, run: EmulatedRun | None) -> Point:
         """One point of the curve, from the run where there was one."""
         step_us = run.step_ms * 1e3 if run else self.step_us(world)
         return Point(
@@ -65,14 +65,14 @@ class _Replayed:
         )
 
 
-def sweep(runs: dict[int, Run], ranks: list[int], algorithm: Algorithm = "ring") -> Sweep:
+def sweep(runs: dict[int, EmulatedRun], ranks: list[int], algorithm: Algorithm = "ring") -> Sweep:
     """The curve through `ranks`; those in `runs` come from the runs, the others from replaying rank 0 of the largest."""
     replayed = _Replayed(runs[max(runs)], algorithm)
     points = [replayed.point(world, runs.get(world) if algorithm == "ring" else None) for world in ranks]
     return Sweep(algorithm, points, [*replayed.fabric.assumptions(), *_assumptions(runs, algorithm)])
 
 
-def _assumptions(runs: dict[int, Run], algorithm: Algorithm) -> list[str]:
+def _assumptions(runs: dict[int, EmulatedRun], algorithm: Algorithm) -> list[str]:
     batch = "the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures"
     if algorithm == "ring":
         real = " and ".join(map(str, sorted(runs)))

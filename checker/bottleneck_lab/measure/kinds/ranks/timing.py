@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, CostTable, Fabric, Shape
-from bottleneck_lab.measure.kinds.ranks.protocol import DTYPES, ITEM_BYTES, Event, EventKind
+from bottleneck_lab.measure.kinds.ranks.protocol import DTYPES, ITEM_BYTES, EventKind, RankEvent
 
 COLLECTIVES = {
     EventKind.ALLREDUCE: "all-reduce",
@@ -16,7 +16,7 @@ _DEVICE_BYTES_PER_US = 1.5e6
 """Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s, about three quarters of the sheet's."""
 
 
-def play(clock: RankClock, event: Event, costs: CostTable) -> None:
+def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
     """Advances one rank by something that it did alone."""
     if event.kind is EventKind.FORWARD:
         clock.join()
@@ -38,7 +38,7 @@ def play(clock: RankClock, event: Event, costs: CostTable) -> None:
         clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
 
 
-def collective_us(event: Event, shape: Shape, fabric: Fabric, algorithm: Algorithm = "ring") -> float:
+def collective_us(event: RankEvent, shape: Shape, fabric: Fabric, algorithm: Algorithm = "ring") -> float:
     """How long a collective takes once every rank is ready for it."""
     nbytes = event.amount * ITEM_BYTES[event.flag]
     if event.kind is EventKind.BROADCAST:
@@ -49,7 +49,7 @@ def collective_us(event: Event, shape: Shape, fabric: Fabric, algorithm: Algorit
 
 
 def communicate(
-    clock: RankClock, event: Event, announced: tuple[float, float], end_us: float, *, gradients: bool = False
+    clock: RankClock, event: RankEvent, announced: tuple[float, float], end_us: float, *, gradients: bool = False
 ) -> None:
     """Advances one rank by a collective that ended at `end_us` on all of them."""
     name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]

@@ -10,14 +10,14 @@ from typing import Any
 
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span
 from bottleneck_lab.measure.kinds.ranks.costs import load_fabric
-from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, Run
+from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, EmulatedRun
 
 STREAMS = {"compute": 7, "communication": 20}
 HOST_PID, HOST_TID = 1000, 1000
 _LAUNCH_US = 4.0
 
 
-def write_traces(run: Run, trace: Path) -> list[Path]:
+def write_traces(run: EmulatedRun, trace: Path) -> list[Path]:
     """Writes rank 0 to `trace` (a name in .json.gz) and every other rank beside it; the files, by rank. The warm-up steps are left out."""
     name = trace.name.removesuffix(".json.gz")
     files = [trace if rank == 0 else trace.with_name(f"{name}-rank{rank}.json.gz") for rank in range(run.world)]
@@ -27,7 +27,7 @@ def write_traces(run: Run, trace: Path) -> list[Path]:
     return files
 
 
-def trace_of(run: Run, rank: int) -> dict[str, Any]:
+def trace_of(run: EmulatedRun, rank: int) -> dict[str, Any]:
     """One rank's steps in Kineto's format. Kernels that communicate are named so that tools which look for NCCL's find them."""
     clock = run.clocks[rank]
     return {
@@ -102,7 +102,7 @@ def _passes(spans: list[Span]) -> Iterator[tuple[str, float, float]]:
         yield name, begin, last
 
 
-def _rows(run: Run, rank: int) -> Iterator[dict[str, Any]]:
+def _rows(run: EmulatedRun, rank: int) -> Iterator[dict[str, Any]]:
     for number, span in enumerate(run.clocks[rank].spans):
         if span.step < WARMUP_STEPS:
             continue
