@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from .quick import Quick
+from .quick import Quick, long_files_first
 from .tools import NO_BROWSER, NO_SANDBOX
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +28,12 @@ def pytest_configure(config) -> None:
     """Every run remembers how long its tests took, for the next `--quick`."""
     if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
         config.pluginmanager.register(Quick(config))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` and `--quick` choose
+def pytest_collection_modifyitems(items) -> None:
+    """The order in which the workers of `make test` are given files."""
+    long_files_first(items)
 
 
 @pytest.fixture(scope="session")

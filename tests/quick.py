@@ -82,6 +82,12 @@ class Quick:
             self.config.cache.set(SECONDS, self.config.cache.get(SECONDS, {}) | took)
 
 
+def long_files_first(items: list[pytest.Item]) -> None:
+    """Workers take a file at a time: they end together where the last ones are short, and wait for one another where they are long."""
+    long = {item.path for item in items if is_marked(item)}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def is_marked(item: pytest.Item) -> bool:
     """Whether it is said to take long."""
     return any(item.get_closest_marker(name) for name in ("long", "timed"))

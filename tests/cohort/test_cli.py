@@ -16,6 +16,7 @@ from .fake_job import COMMAND
 from .serving import RUNNER, Process, Visitor, free_port, wait_until_it_answers
 
 LAB = [sys.executable, "-m", "bottleneck_lab"]
+pytestmark = pytest.mark.long
 
 
 def lab(*arguments: str, home: Path, at: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,8 @@ from ..processes import soon
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 
+pytestmark = pytest.mark.long
+
 
 def run_until(runner, done, limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s

@@ -14,6 +14,8 @@ from .fake_job import COMMAND
 from .slurm import missing, slurm_cluster
 from .test_runner import outcomes, overlaps, run_until, settled
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):

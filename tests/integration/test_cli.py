@@ -584,7 +584,7 @@ class TestCheck:
         assert re.search(r"Next: cd '.*/wrong é'", learner.lab(at=place).stdout)
 
 
-@pytest.mark.timed
+@pytest.mark.long
 def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(learner):
     status = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
     places = {name: learner.start("endless", name) for name in status}
@@ -697,7 +697,7 @@ class TestDev:
         ]
 
 
-@pytest.mark.timed
+@pytest.mark.long
 class TestWatch:
     def test_a_save_is_checked(self, learner):
         place = learner.start("wrong")

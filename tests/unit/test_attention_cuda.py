@@ -44,7 +44,10 @@ MISTAKES = {
 }
 """What may be wrong with the wgmma kernel, as text of its source and what stands there then."""
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to build the emulation")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to build the emulation"),
+]
 
 
 def load_judge():

@@ -138,6 +138,7 @@ def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
     assert "bottleneck-lab[nvcc]" in caught.value.remedy
 
 
+@pytest.mark.long
 @needs_nvcc
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["80", "90a"])
@@ -155,6 +156,7 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubin
         assert report.occupancy().blocks >= 1
 
 
+@pytest.mark.long
 @needs_nvcc
 @needs_disassembler
 @pytest.mark.parametrize(
@@ -238,6 +240,7 @@ def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
         assert hidden.count("MUFU.EX2") == 64 + 2
 
 
+@pytest.mark.long
 @needs_nvcc
 @needs_disassembler
 def test_the_wgmma_kernel_compiles_for_other_gpus_too(tmp_path):
@@ -253,6 +256,7 @@ def test_a_mistake_in_cuda_code_names_its_line(tmp_path):
         compile_cubin(source, "80", tmp_path / "cache")
 
 
+@pytest.mark.long
 @needs_disassembler
 @pytest.mark.parametrize(("folder", "tensor_cores"), [(LAB, False), (SOLUTION, True)], ids=["shipped", "solution"])
 def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_cores, tmp_path, monkeypatch):

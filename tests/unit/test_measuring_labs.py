@@ -17,6 +17,7 @@ from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 LABS = ["timing-pitfalls", "perf-gate"]
+pytestmark = pytest.mark.long
 FASTER = {"timing-pitfalls": {"quiet": 30, "noisy": 30}, "perf-gate": {"histories": 2, "most_clean": 40}}
 """Fewer trials than a check has, where they are enough to tell these apart."""
 

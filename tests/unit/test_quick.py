@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from .. import quick
-from ..quick import Quick, distances, modules_of, stands_on
+from ..quick import Quick, distances, long_files_first, modules_of, stands_on
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,3 +78,9 @@ def test_what_changed_comes_first_then_what_is_fast_until_the_time_is_used_up(ch
 
 def test_without_a_time_everything_is_run(chosen):
     assert chosen([item("one"), item("two", "long")], set(), None) == ["one", "two"]
+
+
+def test_files_with_long_tests_come_first_and_keep_their_order():
+    tests = [item("fast"), item("near", at=ELSEWHERE), item("long", "long", at=ELSEWHERE), item("last")]
+    long_files_first(tests)
+    assert [one.name for one in tests] == ["near", "long", "fast", "last"]

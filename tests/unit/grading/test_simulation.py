@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = 200
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,9 @@ from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.programs import find_program
 
-pytestmark = [
-    pytest.mark.timed,
-    pytest.mark.skipif(
-        find_program("nvcc") is None or find_program("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    find_program("nvcc") is None or find_program("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
 
 KERNEL = """
 extern "C" __global__ void multiply(const uint4* in, float* out) {{
@@ -86,6 +83,7 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
     return check
 
 
+@pytest.mark.timed
 def test_a_kernel_in_order_passes_and_is_explained(verdict):
     found = verdict("in[threadIdx.x]")
     assert found.outcome is Outcome.PASS, found.summary
@@ -97,12 +95,14 @@ def test_a_kernel_in_order_passes_and_is_explained(verdict):
     assert found.measurement["machine_code"][0]["tensor_core"]["HMMA"] > 0
 
 
+@pytest.mark.timed
 def test_a_kernel_that_is_fast_enough_and_still_loads_piecemeal_keeps_the_mechanism(verdict):
     found = verdict(NARROW)
     assert (found.outcome, found.reason) == (Outcome.FAIL, "the mechanism is still there"), found.summary
     assert "4 bytes" in found.summary
 
 
+@pytest.mark.long
 def test_a_stray_access_is_a_wrong_output_whatever_the_time(verdict):
     found = verdict("in[threadIdx.x]", "Invalid __global__ read of size 16 bytes\n========= ERROR SUMMARY: 1 error")
     assert (found.outcome, found.reason) == (Outcome.FAIL, "wrong output")

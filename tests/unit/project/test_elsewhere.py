@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 ROOT = Path(__file__).parents[3]
 CAPTURES = ROOT / "datasets" / "captures"
 PLACES = ("bare", "macos", "windows")
+pytestmark = pytest.mark.long
 
 
 def lab(place: str, *arguments: object, at: Path) -> subprocess.CompletedProcess[str]:

@@ -39,6 +39,7 @@ NOT_OURS = (
 )
 ESCAPE = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3|9)[0-7]m")
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(params=COMMANDS)

@@ -20,6 +20,7 @@ from ...processes import another_thread, lives, soon
 from .test_kineto import EVENTS, laid_out, same
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.long
 WAITS = """
 import sys, tempfile, time
 from bottleneck_lab.trace import second_process
