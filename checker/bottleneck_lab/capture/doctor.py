@@ -43,7 +43,7 @@ _GIB = 2**30
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One thing that was looked for.
+    """One thing that doctor checks.
 
     `remedy` is empty when it is there; `found` is a version, a size, or why it does not count.
     """

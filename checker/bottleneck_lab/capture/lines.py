@@ -99,7 +99,7 @@ class Lines:
             yield {"ph": "X", "cat": "python_function", "name": names[place], **where, "ts": ts, "dur": duration}
 
     def _stretches(self) -> Iterator[tuple[int, int, int]]:
-        """(start, end, place); what is too short counts to the stretch before it."""
+        """(start, end, place); too short a stretch is added to the one before it."""
         start = end = 0
         current = -1
         for at, until, place in zip(self._times, self._times[1:], self._places, strict=False):
@@ -114,7 +114,7 @@ class Lines:
 
 
 def steps(ends_ns: list[int], base_ns: int) -> Iterator[dict[str, Any]]:
-    """A range a step, from the end of one optimizer step to that of the next. What follows the last is no step."""
+    """A range a step, from the end of one optimizer step to that of the next. What follows the last is not a step."""
     where = {"pid": os.getpid(), "tid": threading.get_native_id()}
     for number, (start, end) in enumerate(itertools.pairwise(ends_ns), 1):
         ts, duration = (start - base_ns) / 1000, (end - start) / 1000

@@ -28,7 +28,7 @@ _GPU_GAUGES = {
 
 
 class LatestSample(Collector):
-    """Metrics of `sample`, which whoever takes samples replaces; no metrics while it is None. What is not known is left out."""
+    """Metrics of the latest `sample`; none while it is None. Unknown values are left out."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None

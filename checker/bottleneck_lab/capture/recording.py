@@ -1,4 +1,4 @@
-"""Running a program under a tool: what is asked for, how it ended, and that nothing of it is left running."""
+"""Running a program under a tool: the request, how the program ended, and cleaning up what it left running."""
 
 from __future__ import annotations
 

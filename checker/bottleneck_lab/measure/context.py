@@ -63,7 +63,7 @@ class Context(Generic[S_co]):
         return folder
 
     def environment(self) -> dict[str, str]:
-        """What a workload that runs alone is told: where its data is, and on which device to run."""
+        """The arguments of a workload that runs alone: where its data is, and which device to use."""
         return {"LAB_PHOTOS": str(self.data), "LAB_DEVICE": self.device}
 
     def judge(self) -> ModuleType:

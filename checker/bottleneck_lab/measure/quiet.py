@@ -11,7 +11,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 
 LOOK_S = 3.0
 QUIET_LOOKS = 3
-"""So many looks in a row: a build pauses for seconds, too."""
+"""This many quiet samples in a row, since a build pauses for seconds."""
 
 
 def wait_until_quiet(
@@ -22,7 +22,7 @@ def wait_until_quiet(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once other programs have left the machine alone for some seconds. `tell` hears, at each look, how many cores they keep busy.
+    """Return once other programs have left the machine alone for some seconds. `tell` is called at each sample with how many cores they keep busy.
 
     Raises MachineError after `limit_s` seconds. `busy_cores` is called at the end of each look and answers for it.
     """

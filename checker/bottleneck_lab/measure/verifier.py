@@ -172,7 +172,7 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
 
 
 def _complete(results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool) -> list[CriterionResult]:
-    """The results in the lab's order; what was not reached because something failed before is said so."""
+    """The results in the lab's order; a criterion that an earlier failure kept from being reached says so."""
     found = {result.id: result for result in results}
     failed = stopped or any(result.holds is False for result in results)
     ordered = []

@@ -93,7 +93,7 @@ def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
 
 
 def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
-    """Does the work and ends this process; what it raises is told over the channel, as the learner's whose files are in `folder`."""
+    """Does the work and ends this process; what it raises is reported over the channel, as an error of the learner's files in `folder`."""
     try:
         work()
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier

@@ -126,19 +126,19 @@ class EventStream:
             return [event for event in found if isinstance(event, dict)]
 
     def _decode_broken(self, piece: bytes) -> list[Any]:
-        """As `_decode_piece`, for a piece that is known to be whole: bare nan and inf, and bytes that are no UTF-8, are mended."""
+        """As `_decode_piece`, for a piece that is known to be whole: bare nan and inf, and bytes that are not UTF-8, are repaired."""
         if not piece.strip():
             return []
         for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
             with suppress(*_NOT_JSON):
                 return self._decode_piece(mended)
-        raise self._error("holds events that are no valid JSON")
+        raise self._error("holds events that are not valid JSON")
 
     def _take_tail(self, rest: bytes) -> None:
         while fresh := self._read(self._chunk_bytes):
             rest += fresh
             if len(rest) > EVENT_LIMIT_BYTES:
-                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB behind its events")
+                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB after its events")
         self._tail = rest if self._head else b""
 
     def _error(self, what: str) -> CaptureError:

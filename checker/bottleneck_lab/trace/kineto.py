@@ -31,7 +31,7 @@ CLOCK_BEGINS_NS = 600_000_000_000
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
-    """A timeline from a stream of bytes. Raises CaptureError when they are no trace, or end too early."""
+    """A timeline from a stream of bytes. Raises CaptureError when they are not a trace, or end too early."""
     columns = Columns()
     stream = EventStream(read, source, decode, chunk_bytes)
     for events in stream:
@@ -40,7 +40,7 @@ def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -
 
 
 def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()) -> Timeline:
-    """The tables of everything that was gathered. Each table's rows are given up as it is made, so that nothing is held twice for long."""
+    """The timeline of everything that was gathered. Each table's rows are freed as it is made, so that nothing is held twice for long."""
     said = [*notes]
     if columns.malformed:
         said.append(f"{columns.malformed} malformed events were left out")

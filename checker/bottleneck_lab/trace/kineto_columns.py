@@ -185,7 +185,7 @@ class Columns:
                 renumber(rows, new)
 
     def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
-        """Dictionaries → events. What cannot be read as an event is counted, and said in the notes."""
+        """Dictionaries → events. What cannot be read as an event is counted, for the notes."""
         good = []
         for event in events:
             try:

@@ -147,7 +147,7 @@ def by_number(name: str) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", name)], name
 
 
-NO_COMMON_CLOCK = "rank {rank}: the report does not say when it began, so the ranks are on no common clock: who comes late cannot be told"
+NO_COMMON_CLOCK = "rank {rank}: the report does not say when it began, so the ranks share no clock and nobody can say which of them was late"
 
 
 def merge_ranks(timelines: list[Timeline]) -> Timeline:

@@ -66,7 +66,7 @@ _COLLECTIVES = (
 
 
 def collective_of(name: str) -> str:
-    """What a communicating kernel does; its own name where that cannot be told."""
+    """What a communicating kernel does; its own name where that is unknown."""
     return next((called for pattern, called in _COLLECTIVES if pattern.search(name)), name)
 
 

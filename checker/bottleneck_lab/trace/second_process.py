@@ -1,6 +1,6 @@
-"""Another process that works for this one, so that both of a small machine's cores are used: forked where that is safe, else a fresh interpreter.
+"""Another process that works for this one, so that a small machine uses both of its cores: forked where that is safe, otherwise a fresh interpreter.
 
-A fork takes two milliseconds and has every import already, but a copy of a process with threads may wait for ever for a lock that one of them held.
+A fork takes two milliseconds and has every import already, but a copy of a process with threads may wait forever for a lock that one of them held.
 A fresh interpreter takes a quarter of a second. Either dies with the process that started it, however that ends.
 """
 
@@ -35,7 +35,7 @@ class SecondProcess(Protocol):
 
 
 def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A copy of this process that does `work`; None where this process has other threads, or there is no room for another. Then `shared` is as it was.
+    """A copy of this process that does `work`; None where this process has other threads, or there is no room for another. `shared` is then left as it was.
 
     NumPy's own threads do no harm: its library stops them before a fork, and starts them again when they are needed. So threads are counted afterwards.
     """

@@ -87,7 +87,7 @@ def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
 
 
 def _numbers(text: Any) -> Shape:
-    """ "[1, 2]" → (1, 2); anything else is no list of numbers, and empty."""
+    """ "[1, 2]" → (1, 2); empty for anything that is not a list of numbers."""
     if not isinstance(text, str) or not text.startswith("["):
         return ()
     return tuple(int(part) for part in text.strip("[]").split(",") if part.strip().lstrip("-").isdecimal())

@@ -34,7 +34,7 @@ class UnusualFileError(Exception):
 
 
 class DamagedTreeError(ValueError):
-    """No sound file looks like this."""
+    """An intact file does not look like this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Leaves:
 
 
 class Database:
-    """A database file that nobody writes to meanwhile."""
+    """A database file that nobody is writing to."""
 
     def __init__(self, path: Path) -> None:
         """Raises UnusualFileError for a format that is not read here or a system that cannot (Windows), OSError when there is no reading it."""
@@ -155,7 +155,7 @@ class Database:
         return pages & 0xFFFFFFFF, lowest, highest
 
     def check(self, root: int) -> None:
-        """That the tree of a table is one, so that SQLite comes to an end with it. For tables that are read by SQLite."""
+        """Checks that a table's tree is a tree, so that SQLite cannot loop in it. For tables that SQLite reads."""
         for part in self.parts(self.leaves(root)):
             self._pointers(self._load(part.pages), _LEAF, 8, part.fewest)
 
@@ -221,14 +221,14 @@ class Cells:
         return {index: self._without_odd(field) for index, field in found.items()}
 
     def _without_odd(self, field: Field) -> Field:
-        """Nothing of an odd row is looked at: what it says of its size may be anything."""
+        """Odd rows are not read: the size that they state may be anything."""
         if self.odd.any():
             field.kind[self.odd] = 0
             field.offset = np.where(self.odd, 0, field.offset)
         return field
 
     def integers(self, field: Field) -> tuple[Ints, Mask | None]:
-        """A column's numbers, and where it has none (None: nowhere). Rows in which it is no integer become odd."""
+        """A column's numbers, and where it has none (None: nowhere). Rows in which it is not an integer become odd."""
         kind = field.kind
         low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
         if low == high and low in (0, 8, 9):

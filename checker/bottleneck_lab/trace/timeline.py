@@ -35,7 +35,7 @@ class ActivityKind(IntEnum):
 
 
 class Direction(IntEnum):
-    """Which way a copy goes; UNKNOWN for rows that are no copies."""
+    """Which way a copy goes; UNKNOWN for rows that are not copies."""
 
     UNKNOWN = 0
     H2D = 1
@@ -46,7 +46,7 @@ class Direction(IntEnum):
 
 
 class HostMemory(IntEnum):
-    """The memory on the host's side of a copy. Only pinned memory can be copied while the host goes on."""
+    """The memory on the host's side of a copy. Only pinned memory can be copied while the host runs on."""
 
     UNKNOWN = 0
     PAGEABLE = 1

@@ -34,7 +34,7 @@ class Help(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """All that a workspace knows of its learner's diagnosis. Travels with what is handed in."""
+    """Everything that a workspace records of its learner's diagnosis. It is submitted with the work."""
 
     commitments: list[Commitment]
     help: Help
@@ -52,7 +52,7 @@ def load_record(workspace: Workspace) -> Record:
 
 
 def is_blind(workspace: Workspace) -> bool:
-    """Whether evidence is shown without causes, findings and ceilings: until a diagnosis is committed, or help has told them anyway."""
+    """Whether evidence is shown without causes, findings and ceilings: until a diagnosis is committed, or a hint has given them away."""
     record = load_record(workspace)
     told = record.commitments or record.help.revealed or record.help.solution
     return bool(workspace.lab.spec.questions) and not told

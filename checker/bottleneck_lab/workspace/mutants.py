@@ -111,7 +111,7 @@ def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
 
 
 def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
-    """What can be said against the lab's mutants before any is measured. Each is written below `scratch`."""
+    """What is wrong with the lab's mutants, before any is measured. Each is written below `scratch`."""
     try:
         found = load_mutants(lab)
     except LabError as error:

@@ -53,7 +53,8 @@ def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) ->
 def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
     if workspace.lab.spec.siblings and not any(case.named is not None for case in load_drawn(workspace)):
         return NextStep(
-            "lab diagnose --sibling", "Another case of the family, five minutes: can you tell its cause by its capture?"
+            "lab diagnose --sibling",
+            "Another case of this kind takes five minutes: can you tell its cause from its capture?",
         )
     return next_lab(labs, progress)
 

@@ -1,4 +1,4 @@
-"""The unseen cases of a lab: which were drawn, and what the learner said of them."""
+"""The unseen cases of a lab: which were drawn, and the learner's answers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def draw(workspace: Workspace, rng: random.Random) -> Drawn:
 
 
 def answer(workspace: Workspace, answers: dict[str, Answer], *, named: bool) -> None:
-    """Record what the learner said of the open case."""
+    """Record the learner's answer to the open case."""
     with workspace.writing("lab diagnose"):
         *before, case = load_drawn(workspace)
         _write(workspace, [*before, msgspec.structs.replace(case, answers=answers, named=named)])

@@ -38,7 +38,7 @@ def _info(lab: Lab, device: Device, files: dict[str, bytes]) -> WorkspaceInfo:
 
 
 def _require_free(root: Path, lab: Lab) -> None:
-    """Refuse a folder that holds something else. One whose start was killed half-way is ours to go on with."""
+    """Refuse a folder that holds something else. A folder whose start was interrupted is ours to finish."""
     state = root / STATE
     with explained(root):
         if not root.exists() or (state / _STARTING).exists():

@@ -72,7 +72,7 @@ class Done(Message, number=6):
 
 @dataclass(frozen=True, eq=False)
 class AskEpoch(Message, number=7):
-    """Script to device: what is to be trained next?"""
+    """Script to device: what do I train next?"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class DeviceReady(Message, number=15):
 
 @dataclass(frozen=True, eq=False)
 class EpochAsked(Message, number=16):
-    """Device to verifier: the script asks for an epoch, after so many steps."""
+    """Device to verifier: the script asks for an epoch, after this many steps."""
 
     steps: int
 

@@ -232,7 +232,7 @@ class Channel:
             raise Closed(str(error)) from error
 
     def limit_sends(self, timeout_s: float) -> None:
-        """From now on, a message that the other side does not take within this time is TimedOut instead of waiting for ever."""
+        """From now on, a message that the other side does not take within this time raises TimedOut instead of waiting forever."""
         self.sock.settimeout(timeout_s)
 
     def waiting(self) -> bool:

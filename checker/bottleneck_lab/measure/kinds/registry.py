@@ -18,7 +18,7 @@ GROUP = "bottleneck_lab.kinds"
 
 
 def kind_of(lab: Lab) -> Kind[Any]:
-    """The kind of a lab. Raises LabError where there is none of that name."""
+    """The kind of a lab. Raises LabError where no kind has that name."""
     return find_kind(lab.spec.measure)
 
 

@@ -122,7 +122,7 @@ class Cgroup:
         return int(fields["anon"]) + int(fields["shmem"])
 
     def freeze(self) -> bool:
-        """Stops every process of the group and waits until the kernel says so; False where they go on for `FREEZE_S`."""
+        """Stops every process of the group and waits until the kernel says so; False where some still run after `FREEZE_S`."""
         return self._set_frozen(True)
 
     def thaw(self) -> None:

@@ -1,4 +1,4 @@
-"""Children of this process: what they are held to, that no signal comes before they are known, and that nothing of them is left."""
+"""Children of this process: their limits, no signal handled before they are known, and nothing of them left behind."""
 
 from __future__ import annotations
 

@@ -13,19 +13,19 @@ from typing import Protocol
 import psutil
 
 FREEZE_S = 20.0
-"""Longest wait for a worker to come to rest. A system call runs on in a stopped process until it returns; on a busy machine, stopping needs a core first."""
+"""Longest wait for a worker to stop. A stopped process still finishes its system call; on a busy machine, stopping also needs a core first."""
 _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 
 
 class Freezer(Protocol):
-    """What can stop a worker, let it go on, and end it."""
+    """Stops a worker, lets it run again, and ends it."""
 
     def freeze(self) -> bool:
         """Stops it; False where it has not come to rest in `FREEZE_S`."""
 
     def thaw(self) -> None:
-        """Lets it go on."""
+        """Lets it run again."""
 
     def kill(self) -> None:
         """Ends what it can reach of it."""

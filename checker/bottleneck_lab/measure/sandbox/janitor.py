@@ -1,4 +1,4 @@
-"""Cleans up after a verifier however it ends: run as a script, it waits for its standard input to close, then removes what it was told of.
+"""Cleans up after a verifier however it ends: run as a script, it waits for its standard input to close, then removes what it was told about.
 
 A verifier that is killed outright cannot tidy up; this process, which outlives it by a moment, can.
 """
@@ -23,12 +23,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Has this process become the parent of whatever below it loses its own (linux/prctl.h). Children do not inherit it, a new program keeps it."""
+    """Makes this process the parent of every descendant that loses its own (linux/prctl.h). Children do not inherit it, a new program keeps it."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 class Janitor:
-    """Owns a verifier's temporary folder, control groups and children; everything is gone when it closes, or when the verifier dies."""
+    """Owns a verifier's temporary folder, control groups and children, and removes them when it closes or when the verifier dies."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -67,14 +67,14 @@ class Janitor:
         return theirs, ours
 
     def cut(self, lifeline: int) -> None:
-        """Tells a supervisor to end; a word and not the mere closing, for a process that the verifier has forked may hold a copy."""
+        """Tells a supervisor to end; with a message, since a process that the verifier forked may hold the pipe open."""
         self._lifelines.remove(lifeline)
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             os.write(lifeline, b"x")
         os.close(lifeline)
 
     def leave_time(self, pid: int) -> None:
-        """Remembers a supervisor, to be killed should it not end by itself in time once its lifeline is cut."""
+        """Remembers a supervisor, to be killed if it has not ended in time after its lifeline was cut."""
         self._tell("supervisor", pid)
 
     def forget(self, pid: int) -> None:

@@ -19,9 +19,9 @@ from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure.sandbox.children import lower_limit
 
 WATCH_S = 0.5
-"""Between two looks at a worker's limits."""
+"""Seconds between two checks of a worker's limits."""
 MAX_FILES, MAX_DEPTH = 20_000, 100
-"""What a worker may keep in its folder: looking through it twice a second has to stay cheap, and its paths short enough to be opened."""
+"""What a worker may keep in its folder: scanning it twice a second must stay cheap, and its paths short enough to open."""
 MAX_SIGNALS = 1024
 """Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue, too."""
 
@@ -49,7 +49,7 @@ class Exceeded(NamedTuple):
 
 
 class Watch:
-    """Looks whether a worker keeps to its limits. `tree` lists its processes; `memory_bytes`, where a control group knows, what they hold."""
+    """Watches whether a worker keeps to its limits. `tree` lists its processes; `memory_bytes`, where a control group knows, what they hold."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Watch:
         self._paused_at = self._paused_at or time.monotonic()
 
     def resume(self) -> None:
-        """The worker goes on."""
+        """The worker runs again."""
         self._paused_s += time.monotonic() - self._paused_at if self._paused_at else 0.0
         self._paused_at = 0.0
 
     def now_and_then(self) -> Exceeded | None:
-        """The limit that is exceeded; None where none is, or where the last look was a moment ago."""
+        """The limit that is exceeded; None where none is, or where the last check was a moment ago."""
         return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
 
     def excess(self) -> Exceeded | None:
@@ -109,7 +109,7 @@ class Watch:
 
 
 def set_limits(limits: Limits) -> None:
-    """Sets what the kernel watches, for this process and all that come of it."""
+    """Sets the limits that the kernel enforces, for this process and its descendants."""
     for what, value in (
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_DATA, 2 * limits.memory_bytes),  # counts reserved memory too; what is really used is watched
@@ -167,7 +167,7 @@ def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
 
 
 def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
-    """Bytes of what an open descriptor leads to, by device and inode; nothing where that is no such file."""
+    """Bytes of what an open descriptor leads to, by device and inode; nothing where it is not a file."""
     target = str(link.readlink())
     if not target.startswith("/") or target.startswith("/memfd:") is not in_memory:
         return {}
@@ -177,7 +177,7 @@ def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
 
 
 def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
-    """What of a folder's contents, and `besides` bytes elsewhere, is too much, as words, or None. Looks no further than it takes to know."""
+    """Which limit a folder's contents, plus `besides` bytes elsewhere, exceed, in words; None for none. Stops scanning once that is known."""
     total, count = besides, 0
     folders = [(str(root), 0)]
     while folders and total <= most_bytes:
@@ -204,7 +204,7 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
 
 
 def _taken_bytes(entry: os.DirEntry[str]) -> int:
-    """What a file takes: its length, or its blocks where it was promised more. Nothing when it has gone meanwhile."""
+    """Bytes that a file takes: its length, or its blocks where more was preallocated. 0 if it has been removed."""
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -28,11 +28,11 @@ LOG_TAIL_BYTES = 64 << 10
 _HOLDERS = 3
 """Processes that are not the worker's but hold it: the supervisor, the sandbox in it, and the sandbox's first process."""
 END_S = 10.0
-"""Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed call of the kernel may go on for a while."""
+"""Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed process may stay in a system call for a while."""
 
 
 def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool) -> Callable[[], None]:
-    """What a supervisor does between fork and exec: it takes charge of orphans, and gives up what its worker is not to have."""
+    """What a supervisor does between fork and exec: it adopts orphans, and drops what its worker must not have."""
     # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the sandbox is worth more.
     path = bubblewrap()
     setuid = path is not None and bool(Path(path).stat().st_mode & stat.S_ISUID)
@@ -138,24 +138,24 @@ class Worker:
         return process
 
     def tree(self) -> list[psutil.Process]:
-        """Everything that came of the worker and is not waited for yet, whosever child it is now. The supervisor is ours and not among it."""
+        """The worker's descendants that have not been waited for, whoever their parent is now; not the supervisor, which is ours."""
         try:
             return list(self._handle.children(recursive=True))
         except psutil.NoSuchProcess:
             return []
 
     def freeze(self) -> bool:
-        """Stops the worker, so that nothing it left running can slow or help another measurement; False where it does not come to rest."""
+        """Stops the worker, so that nothing it left running can slow or help another measurement; False where it does not stop."""
         self.watch.pause()
         return self._freezer.freeze()
 
     def thaw(self) -> None:
-        """Lets a frozen worker go on."""
+        """Lets a frozen worker run again."""
         self.watch.resume()
         self._freezer.thaw()
 
     def states(self) -> set[str]:
-        """What its threads are in, as letters of ps(1)."""
+        """The states of its threads, as the letters that ps(1) shows."""
         return {status.rpartition(")")[2].split()[0] for status in of_threads(self.tree(), "stat")}
 
     def cpu_s(self) -> float:
@@ -202,7 +202,7 @@ class Worker:
         return f"was ended by {name}{reason}"
 
     def end(self) -> None:
-        """Has everything killed that the worker started, and waits until all of it is gone."""
+        """Kills everything that the worker started, and waits until it is gone."""
         self._freezer.kill()
         self._janitor.cut(self._lifeline)
         try:

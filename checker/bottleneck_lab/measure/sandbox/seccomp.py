@@ -113,7 +113,7 @@ def refuse_calls(*, network: bool = False) -> None:
 
 
 def refuse_processes() -> None:
-    """From here on this process starts threads alone: the CPU time of a process that the kernel buries by itself is counted nowhere."""
+    """From here on this process can only start threads: the CPU time of a child that the kernel reaps by itself is not counted anywhere."""
     _install(threads_only(platform.machine()))
 
 

@@ -1,4 +1,4 @@
-"""Stands between the verifier and a worker. What the worker starts and lets go of falls to it, and ends with the worker, or with the verifier.
+"""Stands between the verifier and a worker. It adopts the orphans that the worker leaves, and ends them with the worker or with the verifier.
 
 Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a subreaper. The command leads a process group
 of its own. It imports little: every worker waits for it.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _IGNORED = (13, 25)
-"""What Python ignores from its start, and the worker is not to: SIGPIPE, SIGXFSZ."""
+"""Signals that Python ignores from its start and the worker must not: SIGPIPE, SIGXFSZ."""
 _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 
 
@@ -70,7 +70,7 @@ def _leave(group: str) -> None:
 
 
 def _watch(worker: int, lifeline: int) -> int:
-    """The worker's exit status, as a shell tells it; that of a killed one if the verifier closes the lifeline first. Buries orphans meanwhile."""
+    """The worker's exit status, as a shell reports it; that of a killed one if the verifier closes the lifeline first. Reaps orphans meanwhile."""
     look, look_ms = select.poll(), _LOOK_MS
     look.register(lifeline, select.POLLIN)
     try:
@@ -86,7 +86,7 @@ def _watch(worker: int, lifeline: int) -> int:
 
 
 def main() -> None:
-    """Starts the command, waits for its end or the verifier's, and ends when everything that came of it is gone."""
+    """Starts the command, waits for it or the verifier to end, and ends once all its descendants are gone."""
     lifeline, group, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
     worker = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)

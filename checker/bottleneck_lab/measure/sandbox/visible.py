@@ -1,4 +1,4 @@
-"""What a worker sees of the machine: files, devices, environment; and the command line that has bubblewrap show it no more."""
+"""What a worker sees of the machine: files, devices, environment, and the bubblewrap command line that shows it nothing else."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool)
 
 
 def is_visible(path: Path, readable: list[Path]) -> bool:
-    """Whether a worker can see a path of this machine: any without a sandbox, else what lies in a folder that is is_visible to it."""
+    """Whether a worker can see a path of this machine: any without a sandbox, otherwise only what lies in a folder that it is shown."""
     folders = [
         *SYSTEM,
         *python_folders(),
@@ -107,7 +107,7 @@ def _gpu_environment() -> dict[str, str]:
 
 
 def worker_environment(paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False) -> dict[str, str]:
-    """Everything that a worker sees of the environment: nothing of the verifier's own, save for which GPU is meant and what belongs to it."""
+    """A worker's whole environment: nothing of the verifier's own except which GPU to use, and what that GPU needs."""
     # A thread that waits for work by spinning would go on into the next call, which may be of another case.
     binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"} if bound else {}
     # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.

@@ -169,7 +169,7 @@ def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def grade(
     context: Context[FeedSettings], run: FeedRun, step_s: float, drift: float, foreign_cores: float
 ) -> list[CriterionResult]:
-    """Utilisation and data wait. Where the machine changed speed meanwhile, only what holds at either speed is decided."""
+    """Utilisation and data wait. If the machine changed speed during the check, only what holds at both speeds is decided."""
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
     speeds = [1.0, drift]
     decision = _at_either(spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds])

@@ -191,7 +191,7 @@ class Device:
             self._to_host(NextEpoch(message.epoch, message.seed, message.order))
 
     def _from_host(self) -> Gone | Broken | None:
-        """Reads a message of the script; what the verifier is to be told where it was the last."""
+        """Reads a message of the script; if it was the last, what to tell the verifier."""
         try:
             self._take(self.host.receive(10))
         except Closed:

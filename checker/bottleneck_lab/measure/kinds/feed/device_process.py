@@ -42,7 +42,7 @@ def _loader_s(session: CallSession, context: Context[FeedSettings], count: int) 
 
 
 def wanted_step_s(settings: FeedSettings, loader_s: float) -> float:
-    """How long a step of the device is to take on a machine whose shipped loader needs `loader_s` for an image."""
+    """How long a step of the device should take on a machine whose shipped loader needs `loader_s` for an image."""
     return settings.device_share * loader_s * settings.batch
 
 
@@ -129,7 +129,7 @@ class DeviceProcess:
 def start_device(
     context: Context[FeedSettings], arena: Arena, step_s: float, batch: int
 ) -> tuple[subprocess.Popen[bytes], Channel, socket.socket]:
-    """The device process, the verifier's channel to it, and the socket that the script is to have."""
+    """The device process, the verifier's channel to it, and the script's socket."""
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
     engine = "cuda" if context.device == "cuda" else "emulated"

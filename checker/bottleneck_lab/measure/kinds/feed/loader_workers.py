@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 INTERVAL_S = 0.005
-"""Between two looks at the stack: 200 a second cost a worker less than a hundredth of its time."""
+"""Seconds between two samples of the stack: 200 a second cost a worker less than 1% of its time."""
 
 DEPTH = 6
 """Calls of the data set's own code that are kept of a stack, the outermost first."""
@@ -100,7 +100,7 @@ class _Recorder:
                 self._note(_own_calls(frame), time.time_ns())
 
     def _note(self, calls: list[str], now: int) -> None:
-        """What is still on the stack goes on; what is not ends, half a look ago."""
+        """Frames still on the stack continue; the others are taken to have ended half a sample ago."""
         same = 0
         while same < min(len(calls), len(self._stack)) and self._stack[same][0] == calls[same]:
             same += 1

@@ -24,7 +24,7 @@ BALANCE_FACTOR = 2.0
 FORGED_SHARE = 0.15
 """A capture of the same work on the same machine differs less than this in any operator's share."""
 COLD_RATIO = 1.3
-"""Where the reference's own first pass takes no more than this, a warm-up makes no difference that can be told."""
+"""Where the reference's own first pass takes no more than this, a warm-up makes no measurable difference."""
 CLOCK_SLACK_S = 2.0
 ROUNDING_NS = 2
 
@@ -32,7 +32,7 @@ Answers = Mapping[str, Any]
 
 
 class TimingComplaint(str):
-    """A problem that hangs on times that were measured: beside other programs there may be none. Any other one is exact."""
+    """A problem that depends on measured times, and may be due to other programs. Every other problem is exact."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ def _other_time(capture: OperatorCapture, begin_s: float, end_s: float) -> str |
 
 
 def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
-    """The layers' operators have to have met the very shapes of the model, each once a pass."""
+    """The layers' operators must have seen exactly the model's shapes, each once a pass."""
     layers = _layers(truth)
     want, got = truth.capture.shapes(layers), capture.shapes(layers)
     unit = math.gcd(*want.values()) or 1

@@ -50,7 +50,7 @@ class _Trace(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """One recorded call of an operator: its inputs' shapes, and the values of those inputs that are no tensors."""
+    """One recorded call of an operator: its inputs' shapes, and the values of the inputs that are not tensors."""
 
     name: str
     dims: tuple[Any, ...]

@@ -81,7 +81,7 @@ def measure(context: Context[FindingSettings]) -> Measured:
 def _graded(
     context: Context[FindingSettings], id_: str, problem: str | None, captures: int, other_cores: float
 ) -> CriterionResult:
-    """Beside a busy core other operators are the slowest, and a genuine capture has other times; what does not hang on times is as wrong as ever."""
+    """Beside a busy core other operators are the slowest, and a genuine capture has other times; what does not depend on times stays wrong."""
     result = grade_check(context.required(id_), problem, captures, "captures")
     return not_held_against(result, other_cores) if isinstance(problem, TimingComplaint) else result
 

@@ -64,7 +64,7 @@ class RankClock:
         self.spans.append(Span("host", name, start, start, self.host_us, self.step))
 
     def stall(self, name: str, duration_us: float) -> None:
-        """The host is busy with something of its own and queues nothing meanwhile."""
+        """The host is busy with work of its own and queues nothing."""
         start = self.host_us
         self.host_us += duration_us
         self.spans.append(Span("host", name, start, start, self.host_us, self.step))

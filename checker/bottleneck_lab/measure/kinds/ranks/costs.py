@@ -32,7 +32,7 @@ class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the emulated GPU takes for each module, in `named_modules` order, and the step that is modelled: so many micro-batches of so many images."""
+    """What the emulated GPU takes for each module, in `named_modules` order, and the modelled step: `micro_batches` of `images` images each."""
 
     gpu: str
     source: str
@@ -75,7 +75,7 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
     def nodes(self, ranks: int) -> int:
-        """Nodes that so many ranks fill."""
+        """Nodes that this many ranks fill."""
         return -(-ranks // self.ranks_per_node)
 
     def whole(self, ranks: int) -> Shape:

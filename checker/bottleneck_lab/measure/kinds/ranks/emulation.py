@@ -69,7 +69,7 @@ class Secret:
 
 @dataclass
 class EmulatedRun:
-    """What a script's run on so many emulated ranks came to; every number is the verifier's own."""
+    """The result of a script's run on emulated ranks; every number is the verifier's own."""
 
     world: int
     costs: CostTable

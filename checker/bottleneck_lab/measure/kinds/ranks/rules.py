@@ -42,7 +42,7 @@ class Ledger:
         self._ready = self._sent = self._bytes = 0
 
     def forward(self, module: int, images: int) -> None:
-        """A module's forward pass on so many images."""
+        """A module's forward pass on this many images."""
         self._expect(module, images)
         self._forwards[module] += 1
         self._in_backward = False

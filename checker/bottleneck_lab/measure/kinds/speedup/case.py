@@ -11,9 +11,9 @@ from bottleneck_lab.analysis.statistics import bounds_at
 from bottleneck_lab.grading.sequential import Decision, SequentialTest, State
 
 FAR_PAIRS, FAR = 7, 2.0
-"""Code so slow that the time is up before the first look: this many pairs of a case, each of them this many times beyond the target, decide all the same.
+"""For code so slow that the time runs out before the first look: this many pairs of a case decide if each misses the target by this factor.
 
-By the coin alone, code that meets the target comes out so once in 2⁷ times; that noise moves it by a factor of two each time has to come on top.
+Code that meets the target would have to fall on the wrong side of it seven times out of seven, 1 in 2⁷, and each time by a factor of two.
 """
 
 
@@ -57,14 +57,14 @@ class Case:
         return replace(self, learner_s=learner_s)
 
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
-        """Whether there are too few pairs for a look, and the speed-up misses its target by far in every one of them, with the protocol's time and without."""
+        """Whether there are too few pairs for a look and every one misses the target by far, with the protocol's time and without it."""
         test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
         if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
             return False
         return max(pairs) * FAR * (1 + test.doubt) < test.bar
 
     def states(self) -> dict[str, State]:
-        """What each test said."""
+        """The outcome of each test so far."""
         return {id_: decision.state for id_, decision in self.decisions.items()}
 
     def failed(self) -> bool:

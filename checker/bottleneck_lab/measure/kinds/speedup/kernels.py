@@ -47,7 +47,7 @@ def refuse_forbidden(context: Context[SpeedupSettings]) -> None:
 
 
 def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
-    """Runs the lab's program under compute-sanitizer: what was looked for, as a note for the verdict. Raises LearnerFault for what was found."""
+    """Runs the lab's program under compute-sanitizer; notes for the verdict that say what was checked. Raises LearnerFault for what it finds."""
     program = context.settings.sanitize
     if program is None or context.device != "cuda":
         return []

@@ -49,7 +49,7 @@ _Node = ast.expr | ast.stmt | ast.ExceptHandler
 
 
 def forbidden(source: bytes, name: str) -> str | None:
-    """The first thing in a Triton source that is not allowed, as one sentence with its line; None for a clean one, or one that is no Python.
+    """The first thing in a Triton source that is not allowed, as one sentence with its line; None for a clean one, or one that is not Python.
 
     The source is read as Python will read it: as bytes, in the encoding that its own first lines name.
     """
