@@ -21,7 +21,15 @@ from bottleneck_lab.analysis.summary import Analysis, Summary
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import Known, analyse_capture, circumstances, mismatch, readable, seen, trace_files
+from bottleneck_lab.commands.evidence import (
+    Known,
+    analyse_capture,
+    circumstances,
+    mismatch,
+    readable,
+    seen,
+    trace_files,
+)
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
