@@ -63,7 +63,7 @@ class DeviceSpec(_Spec, frozen=True):
 
 
 class HintSpec(_Spec, frozen=True):
-    """A staged hint. With `finding`, it is shown with that finding's evidence from the learner's own capture, as `{evidence}`."""
+    """A staged hint. With `finding`, it is shown with that finding's evidence from the learner's own capture as `{evidence}`, once there is a diagnosis."""
 
     text: str
     finding: str | None = None

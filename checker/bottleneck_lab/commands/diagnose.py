@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.cohort.open_hints import unlocked_hints
 from bottleneck_lab.commands.answers import ask, parse_answers
 from bottleneck_lab.commands.evidence import evidence_capture
 from bottleneck_lab.commands.sibling import diagnose_sibling
@@ -106,6 +107,12 @@ def _reveal(workspace: Workspace) -> None:
     if not is_blind(workspace):
         say("Nothing is hidden here any more: `lab report` shows causes, findings and the ceiling.")
         return
+    opened = unlocked_hints(workspace.lab.slug)
+    if opened is not None and opened < len(workspace.lab.spec.hints):
+        raise UsageError(
+            "Your instructor has not opened all hints of this lab, and --reveal would show them.",
+            "`lab hint` gives those that are open.",
+        )
     if sys.stdin.isatty() and not typer.confirm("Show the causes? It counts as all hints, and is recorded."):
         raise typer.Exit
     while take_hint(workspace) is not None:

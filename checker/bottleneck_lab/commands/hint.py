@@ -1,4 +1,4 @@
-"""`lab hint`: the next hint, keyed to what the learner's own capture shows."""
+"""`lab hint`: the next hint; in a cohort, as far as its instructor has opened them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck_lab.catalog import HintSpec
+from bottleneck_lab.cohort.open_hints import unlocked_hints
 from bottleneck_lab.commands.evidence import evidence
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.workspace.commitments import is_blind
@@ -24,16 +25,17 @@ def command(
     """Take the next hint. Each says a little more than the one before."""
     workspace = here()
     hints = workspace.lab.spec.hints
-    taken = None if again else take_hint(workspace)
+    opened = None if again else unlocked_hints(workspace.lab.slug)
+    taken = None if again else take_hint(workspace, opened)
     if taken is not None:
         note_hint(workspace.lab.slug, str(workspace.root))
     indices = [hint.index for hint in load_hints(workspace) if hint.index < len(hints)] if taken is None else [taken]
     rows = [_row(workspace, index, hints[index]) for index in indices]
     if json:
-        print_json({"hints": rows, "of": len(hints)})
+        print_json({"hints": rows, "of": len(hints), "open": len(hints) if opened is None else min(opened, len(hints))})
         return
     if taken is None and not again:
-        say("There are no further hints. These are the ones you have had:" if rows else "This lab has no hints.")
+        say(_why_none(len(rows), len(hints), opened))
     if taken is not None and is_blind(workspace):
         note(
             f"{taken + 1} of {len(hints)} hints taken: recorded beside your diagnosis. With all of them, it no longer counts as yours."
@@ -42,14 +44,25 @@ def command(
         say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
 
 
+def _why_none(had: int, of: int, opened: int | None) -> str:
+    """Why there is no further hint: the lab has no more, or the instructor of the cohort has not opened it yet."""
+    if opened is not None and opened < of:
+        so_far = f"{opened} of {of} hints" if opened else "none of the hints"
+        told = " These are the ones you have had:" if had else ""
+        return f"Your instructor has opened {so_far} of this lab so far.{told}"
+    return "There are no further hints. These are the ones you have had:" if had else "This lab has no hints."
+
+
 def _row(workspace: Workspace, index: int, hint: HintSpec) -> dict[str, Any]:
     return {"number": index + 1, "text": _text(workspace, hint)}
 
 
 def _text(workspace: Workspace, hint: HintSpec) -> str:
-    """The hint with the evidence that the learner's latest capture holds for it."""
+    """The hint, with what the learner's latest capture shows of it once a diagnosis is committed: before, that would say the cause."""
     if hint.finding is None:
         return hint.text
+    if is_blind(workspace):
+        return " ".join(hint.text.replace("{evidence}", "").split())
     found = evidence(workspace, hint.finding)
     return hint.text.replace(
         "{evidence}", found or "(make a capture with `lab profile`, and this hint shows what is in it)"
