@@ -1,10 +1,11 @@
 """How long, and in how much memory, `lab report` reads a memory snapshot, beside what plain `pickle.load` takes for the same file (and would execute).
 
-    python benchmarks/memory_snapshots.py [--megabytes 100 1000] [--depth 60] [--repeats 3] [--peer-megabytes 200]
+    python benchmarks/memory_snapshots.py [--megabytes 100 1000] [--depth 60] [--repeats 3] [--peer-megabytes 200] [--keep FOLDER]
 
 The snapshot is made up (datasets/snapshots.py) and written by pickle as `torch.cuda.memory._dump_snapshot` does, with stacks of --depth lines of Python. Wall
 time of the whole command, start of the interpreter included, and its peak resident memory as the system counts it: the median of --repeats. `pickle.load`
-alone builds the objects and looks at none; it is left out above --peer-megabytes, where it takes many gigabytes.
+alone builds the objects and looks at none; it is left out above --peer-megabytes, where it takes many gigabytes. --keep leaves the snapshots in a folder,
+where the next run finds them: making one of 1 GB takes longer than reading it, and 7 GB.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ THEIRS = [sys.executable, "-c", "import pickle, sys; pickle.load(open(sys.argv[1
 SAMPLE_EVENTS = 60_000
 
 
-def make(path: Path, events: int, depth: int) -> None:
+def make(folder: Path, events: int, depth: int) -> Path:
     """A snapshot of so many events."""
-    script = [sys.executable, str(ROOT / "datasets" / "snapshots.py"), "--out", str(path)]
-    subprocess.run([*script, "--events", str(events), "--depth", str(depth), "--layers", "400"], check=True)
+    path = folder / f"{events}-{depth}.pickle"
+    if not path.exists():
+        script = [sys.executable, str(ROOT / "datasets" / "snapshots.py"), "--out", str(path)]
+        subprocess.run([*script, "--events", str(events), "--depth", str(depth), "--layers", "400"], check=True)
+    return path
 
 
 def run(command: list[str], path: Path) -> tuple[float, float]:
@@ -54,16 +58,16 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peer-megabytes", type=int, default=200)
+    parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     print("| reader | MB | events | seconds (range) | peak MB |")
     print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "snapshot.pickle"
-        make(path, SAMPLE_EVENTS, options.depth)
-        event_bytes = path.stat().st_size / SAMPLE_EVENTS
+        kept = options.keep or Path(folder)
+        event_bytes = make(kept, SAMPLE_EVENTS, options.depth).stat().st_size / SAMPLE_EVENTS
         for megabytes in options.megabytes:
             events = int(megabytes * 1e6 / event_bytes)
-            make(path, events, options.depth)
+            path = make(kept, events, options.depth)
             size = path.stat().st_size / 1e6
             ours = [run(OURS, path) for _ in range(options.repeats)]
             print(row("lab report", ours, size, events), flush=True)

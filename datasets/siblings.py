@@ -47,6 +47,9 @@ class Shape:
     slow_rank: float = 0.0
     ranks: int = 1
     on_cpu: bool = False
+    weights_bytes: int = 0
+    activations: int = 0
+    kept: int = 0
 
 
 _VISION = Shape(
@@ -84,7 +87,12 @@ PROGRAMS: dict[str, Shape] = {
     "recommender": replace(_VISION, copied=26_000_000, pinned=False, kernel_us=140.0),
     "tagger": replace(Shape(), layers=90, kernel_us=19.0, python_us=9.0, copied=100_000),
     "video": replace(_VISION, slow_fetch_us=42_000.0, slow_every=3),
+    "weather": replace(Shape(), weights_bytes=180_000_000, activations=90_000_000, kept=30_000_000),
+    "ledger": replace(
+        _VISION, weights_bytes=60_000_000, activations=700_000_000, copied=26_000_000, pinned=False, kernel_us=140.0
+    ),
     # Services, one request a step.
+    "quotes": replace(_SERVICE, weights_bytes=120_000_000, activations=12_000_000, kept=17_000_000),
     "detector": replace(_SERVICE, reads=24, read_python_us=110.0, kernel_us=120.0, copied=1_500_000),
     "embedder": replace(_SERVICE, layers=70, kernel_us=21.0, python_us=9.0, copied=200_000),
     "scans": replace(_SERVICE, copied=30_000_000, pinned=False, kernel_us=110.0),
@@ -110,8 +118,12 @@ def generate(name: str, seed: int) -> list[Program]:
     draw = random.Random(f"{name}/{seed}")
     shape = PROGRAMS[name]
     vary = {key: getattr(shape, key) * draw.uniform(0.85, 1.15) for key in ("kernel_us", "slow_fetch_us", "reduce_us")}
+    vary["kept"] = int(shape.kept * draw.uniform(0.85, 1.15))
     shape = replace(shape, layers=shape.layers + draw.randrange(5), **vary)
     ranks = [Program(seed * 100 + rank, rank, jitter=0.05) for rank in range(shape.ranks)]
+    for run in ranks:
+        if shape.weights_bytes:
+            run.memory(shape.weights_bytes)
     slow = draw.randrange(shape.ranks)
     for number in range(STEPS):
         _step(shape, ranks, number, slow)
@@ -128,7 +140,11 @@ def _step(shape: Shape, ranks: list[Program], number: int, slow: int) -> None:
             continue
         _fetch(shape, run, number)
         _compute(shape, run, factor, shape.parts[2], reads=shape.reads // 2)
+        if shape.activations:
+            run.memory(shape.activations + shape.kept)
         _compute(shape, run, factor, shape.parts[3], reads=shape.reads - shape.reads // 2)
+        if shape.activations:
+            run.memory(-shape.activations)
     if shape.reduce_us:
         _reduce(shape, ranks)
     for run, begin in zip(ranks, begins, strict=True):

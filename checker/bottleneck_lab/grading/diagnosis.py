@@ -82,12 +82,13 @@ def figures_of(summary: Summary) -> dict[str, float]:
 
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
     `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
-    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; and `largest_gain_ratio`, the most that removing the
-    costliest finding can bring.
+    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; `largest_gain_ratio`, the most that removing the
+    costliest finding can bring; and `memory_growth_ratio`, how many times less a device's peak would be without what each step but the last adds.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
     gains = [finding.expected_gain_ratio for finding in summary.findings]
+    grown = [(use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory]
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
         **ranges,
@@ -95,6 +96,7 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **_device_figures(summary.devices),
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
+        **({"memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown)} if grown else {}),
     }
 
 

@@ -20,6 +20,7 @@ CAUSES = (
     "straggler",
     "memory-bound",
     "compute-bound",
+    "memory-growth",
 )
 """What a sibling's cause may be: the same for all labs, so that the choices say nothing."""
 
@@ -29,13 +30,17 @@ QUESTIONS = [
         "choice",
         "What holds this program up?",
         choices=list(CAUSES),
-        rules={"straggler": "One rank's own work would take longer than the others', step after step."},
+        rules={
+            "straggler": "One rank's own work would take longer than the others', step after step.",
+            "memory-growth": "More memory would be allocated at the end of each step than at the end of the one before.",
+        },
     ),
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast would it be if that were gone altogether?",
-        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share).",
+        "How many times as fast would it be if that were gone altogether? If it is memory: how many times less would be allocated at the peak?",
+        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share). Of memory, divide the peak by what it would be "
+        "without what the steps before the last have added.",
         from_capture="gain",
         tolerance=0.25,
     ),
