@@ -19,10 +19,12 @@ from bottleneck_lab.cohort.client import Client, RefusedByServerError
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 
 from .fake_job import COMMAND
 from .serving import RUNNER, Process, serving
 
+TRACE = Path(__file__).parents[2] / "datasets" / "captures" / "synthetic-input.json.gz"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 KINDS = ("right", "wrong", "hostile", "slow", "gone")
 LEARNERS = 30
@@ -61,9 +63,15 @@ def texts(kind: str, number: int) -> list[str]:
     }[kind]
 
 
-def submission(text: str, key: str) -> Submission:
+def submission(text: str, key: str, capture: str | None = None) -> Submission:
+    """With a diagnosis that was corrected once."""
     lab = catalog.find_lab("slow")
-    return Submission(key, "slow", lab.content_hash(), "cpu", {"work.py": text.encode()}, hints=1)
+    causes = ("memory bandwidth", "the loop in Python")
+    told = [Commitment("2026-11-23T09:00:00+00:00", {"cause": cause, "gain": 3.0}, hints=1) for cause in causes]
+    record = Record(told, Help(), 1)
+    return Submission(
+        key, "slow", lab.content_hash(), "cpu", {"work.py": text.encode()}, hints=1, record=record, capture=capture
+    )
 
 
 def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
@@ -77,8 +85,9 @@ def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
             client.submit(Submission("k" * 8, "slow", "0" * 64, "cpu", {"/etc/passwd": b""}))
         with pytest.raises(RefusedByServerError):
             Client(f"127.0.0.1:{port}", "guessed").me()
+    capture = client.send_capture({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()}) if kind == "wrong" else None
     for attempt, text in enumerate(texts(kind, number)):
-        accepted = client.submit(submission(text, f"learner-{number}-{attempt}"))
+        accepted = client.submit(submission(text, f"learner-{number}-{attempt}", capture))
         if kind == "gone":
             return
         standing = client.standing(accepted.receipt.submission)
@@ -136,7 +145,12 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path)
     page.wait_for_selector("text=Attempts")
     page.locator("tbody a").first.click()
     page.wait_for_selector(".diff .added")
+    assert page.locator("text=memory bandwidth → the loop in Python").count() == 1
     look(page, tmp_path, "submission")
+    page.locator("text=Report of the capture").click()
+    page.wait_for_selector("text=Findings")
+    page.wait_for_selector("canvas")
+    page.screenshot(path=Path(os.environ.get("LAB_PICTURES", tmp_path)) / "capture.png", full_page=True)
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     page.wait_for_selector("[data-histogram][data-ready]")
     look(page, tmp_path, "lab")

@@ -164,7 +164,7 @@ class Intake:
         if asked.lab_hash != self._hashes[asked.lab]:
             raise RefusedError(
                 "other-lab-version",
-                f"Your edition of '{asked.lab}' is not the one of this cohort.",
+                f"Your edition of '{lab.name}' is not the one of this cohort.",
                 "Install the version that the instructor named, then `lab reset --update` keeps your edits.",
             )
         _check_files(asked, lab)
@@ -192,7 +192,7 @@ def _check_files(asked: Submission, lab: Lab) -> None:
     if asked.device not in lab.spec.devices:
         raise RefusedError(
             "bad-request",
-            f"'{lab.slug}' cannot be measured on {asked.device}.",
+            f"'{lab.name}' cannot be measured on {asked.device}.",
             f"Choose one of {', '.join(lab.spec.devices)}.",
         )
     allowed, names = {*lab.spec.editable, DIAGNOSIS}, set(asked.files)

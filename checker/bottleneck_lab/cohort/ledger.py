@@ -19,6 +19,7 @@ from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rules import Rules, rules_for
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import Record
 
 
@@ -93,7 +94,7 @@ class Ledger:
     def _left(self, person: Person, lab: str, rules: Rules) -> int | None:
         if rules.closes is not None and self._now > rules.closes:
             raise RefusedError(
-                "late", f"'{lab}' closed at {iso(rules.closes)}.", "Ask your instructor for an extension."
+                "late", f"'{lab_name(lab)}' closed at {iso(rules.closes)}.", "Ask your instructor for an extension."
             )
         if rules.budget is None:
             return None
@@ -101,7 +102,7 @@ class Ledger:
         if left <= 0:
             raise RefusedError(
                 "budget-spent",
-                f"Your {rules.budget} submissions for '{lab}' are spent.",
+                f"Your {rules.budget} submissions for '{lab_name(lab)}' are spent.",
                 "`lab check` goes on measuring on your own machine; your instructor can grant more.",
             )
         return left - 1

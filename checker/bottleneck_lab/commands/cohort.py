@@ -96,7 +96,7 @@ def serve(
     allow_no_cgroup: NoCgroup = False,
     quiet: Quiet = 20.0,
 ) -> None:
-    """Serve the cohort: prints how to join, and a link to the instructor's page."""
+    """Serve the cohort, and print how to join it."""
     _log()
     scheme = "https" if tls else "http"
     with open_cohort(folder) as cohort, ExitStack() as stack:
@@ -252,7 +252,7 @@ def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
-    """Show how the cohort stands: learners, queue, runners, who is stuck."""
+    """Show learners, queue, runners, and who is stuck."""
     with open_cohort(folder) as cohort, cohort.database.reading() as connection:
         room = load_room(connection, judge_of(cohort.public_key), cohort.database.clock())
     if json:

@@ -9,6 +9,7 @@ import typer
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.membership import require_membership
 from bottleneck_lab.commands.ui import Json, note, print_json, say
+from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.protocol import Me, Standing
@@ -46,7 +47,7 @@ def _show(me: Me, url: str) -> None:
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
-        say(f"{'✓' if lab.passed else '·'} {lab.slug}: {lab.submissions} submitted{left}{due}")
+        say(f"{'✓' if lab.passed else '·'} {lab_name(lab.slug)}: {lab.submissions} submitted{left}{due}")
     for standing in me.submissions[:10]:
         _show_standing(standing)
 
@@ -63,7 +64,7 @@ def _show_standing(standing: Standing) -> None:
     elif standing.state == "running":
         told = "being measured"
     say(
-        f"  {standing.received_at}  {standing.submission}  {standing.lab}: {told}",
+        f"  {standing.received_at}  {standing.submission}  {lab_name(standing.lab)}: {told}",
         style=_STYLES.get(standing.outcome or ""),
         hang=4,
     )

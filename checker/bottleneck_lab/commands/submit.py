@@ -20,6 +20,7 @@ from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json,
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import load_record
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _device(workspace: Workspace, asked: str | None) -> Any:
 
     known = workspace.lab.spec.devices
     if asked is not None and asked not in known:
-        raise UsageError(f"'{workspace.lab.slug}' cannot be measured on {asked}.", f"Choose one of {', '.join(known)}.")
+        raise UsageError(f"'{workspace.lab.name}' cannot be measured on {asked}.", f"Choose one of {', '.join(known)}.")
     return asked or workspace.info.device
 
 
@@ -118,7 +119,7 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
 
     receipt = accepted.receipt
     say(
-        f"Submitted {', '.join(workspace.lab.spec.editable)} of '{receipt.lab}' as {receipt.submission}, received {receipt.received_at}.",
+        f"Submitted {', '.join(workspace.lab.spec.editable)} of '{lab_name(receipt.lab)}' as {receipt.submission}, received {receipt.received_at}.",
         style="green",
     )
     wait = (

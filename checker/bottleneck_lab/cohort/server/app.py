@@ -31,6 +31,7 @@ from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
@@ -85,7 +86,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(iso=iso, plain=plain, figure=figure)
+    environment.filters.update(iso=iso, plain=plain, figure=figure, lab_name=lab_name)
     return environment
 
 
