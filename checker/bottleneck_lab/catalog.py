@@ -77,13 +77,13 @@ class QuestionSpec(_Spec, frozen=True):
     `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that figure of the learner's capture,
     within `tolerance` (absolute for a share, relative for a ratio). A prediction is held to Amdahl's law for the share that
     was answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is.
-    With `by_solution`, compared with the solution's number instead: for what can be worked out.
+    With `by_solution`, compared with the solution's number instead: for what can be worked out. `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
     `text`: words in which one of the regular expressions `accept` is found, however they are capitalised.
     """
 
     id: str
-    type: Literal["choice", "share", "ratio", "text", "interval"]
+    type: Literal["choice", "share", "ratio", "number", "text", "interval"]
     ask: str
     choices: list[str] = []
     rules: dict[str, str] = {}

@@ -22,6 +22,7 @@ GAIN = QuestionSpec("gain", "ratio", "What will it bring?", predicts_gain=True)
 WORDS = QuestionSpec("words", "text", "Why?")
 WHERE = QuestionSpec("where", "interval", "Where?", shows="idle_share", least=0.8, measure="Mark a gap.")
 WORKED = QuestionSpec("worked", "share", "How much?", by_solution=True, tolerance=0.01, measure="Count the pairs.")
+COUNTED = QuestionSpec("counted", "number", "How many?", by_solution=True, tolerance=0.1, measure="Count both.")
 FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5, "busy_share": 0.4}
 
 
@@ -34,7 +35,9 @@ def seen(figures=FIGURES):
 
 def grade(question, answer, figures=FIGURES, solution=None):
     answers = {} if answer is None else {question.id: answer}
-    results, _ = grade_diagnosis([question], answers, solution or {"cause": "input", "worked": 0.505}, seen(figures))
+    results, _ = grade_diagnosis(
+        [question], answers, solution or {"cause": "input", "worked": 0.505, "counted": 341.3}, seen(figures)
+    )
     return results[0]
 
 
@@ -52,6 +55,9 @@ def grade(question, answer, figures=FIGURES, solution=None):
         (WHERE, "0.6-0.9 ms"),
         (WHERE, "600 - 900us"),
         (WORKED, 0.505),
+        (COUNTED, 341.3),
+        (COUNTED, 310),
+        (COUNTED, 375),
     ],
 )
 def test_a_right_answer_holds(question, answer):

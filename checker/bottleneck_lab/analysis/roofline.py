@@ -109,11 +109,21 @@ def find_placements(timeline: Timeline, machine: Machine, precision: str = "fp32
     return found
 
 
+RowBound = Literal["compute-bound", "memory-bound", "cache-bound", "overhead-bound", "unknown"]
+ABOVE_MEMORY = 1.1
+"""A rate this much above memory's ceiling is no noise: the data came from a cache."""
+SHORT_CALL_NS = 10_000
+"""Calls shorter than this, and below LATENCY_SHARE of their ceiling, are overhead."""
+
+
 class MatrixRow(msgspec.Struct, frozen=True):
-    """Calls of one matrix operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
+    """Calls of one operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
 
     `moved_bytes` is the least that any kernel has to move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the attainable
     rate that was reached, the achieved FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
+
+    `cache-bound`: faster than memory allows, so the data came from a cache, and the share is above 1. `overhead-bound`: calls so short, and so far below
+    every ceiling, that what is around the work takes the time.
     """
 
     operator: str
@@ -124,12 +134,12 @@ class MatrixRow(msgspec.Struct, frozen=True):
     moved_bytes: float
     intensity: float
     flops_per_s: float
-    bound: Literal["compute-bound", "memory-bound", "unknown"]
+    bound: RowBound
     ceiling_share: float
 
 
 class Roofline(msgspec.Struct, frozen=True):
-    """The matrix operators whose shapes were recorded, longest first. `note` says where the ceilings come from, or why there are none."""
+    """The operators whose work the recorded shapes tell, longest first. `note` says where the ceilings come from, or why there are none."""
 
     machine: Machine | None = None
     rows: list[MatrixRow] = []
@@ -137,7 +147,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
-    """Places matrix operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded.
+    """Places operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded.
 
     `measured`: ceilings measured on the device that the capture is of. They go before a data sheet's.
     """
@@ -163,12 +173,20 @@ def _matrix_row(
     operator: str, precision: str, calls: float, ns: float, flop: float, moved: float, machine: Machine | None
 ) -> MatrixRow:
     rate, intensity = flop / ns * 1e9, flop / moved
-    bound: Literal["compute-bound", "memory-bound", "unknown"] = "unknown"
+    bound: RowBound = "unknown"
     share = -1.0
     if machine is not None and precision in machine.flops:
-        bound = "compute-bound" if intensity >= machine.balance(precision) else "memory-bound"
         share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
+        bound = _bound(share, ns / calls, compute_side=intensity >= machine.balance(precision))
     return MatrixRow(operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share)
+
+
+def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
+    if share < LATENCY_SHARE and call_ns < SHORT_CALL_NS:
+        return "overhead-bound"
+    if compute_side:
+        return "compute-bound"
+    return "cache-bound" if share > ABOVE_MEMORY else "memory-bound"
 
 
 def _matrix_times(timeline: Timeline) -> Ints:

@@ -38,7 +38,7 @@ def read_answer(question: QuestionSpec, text: str) -> Answer:
     text = text.strip()
     if question.type == "choice":
         return _choice(question.choices, text)
-    if question.type in ("share", "ratio"):
+    if question.type in ("share", "ratio", "number"):
         try:
             return float(text[:-1]) / 100 if question.type == "share" and text.endswith("%") else float(text)
         except ValueError:

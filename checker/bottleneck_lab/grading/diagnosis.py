@@ -148,6 +148,8 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
         return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
     if question.type == "ratio" and answer < 1:
         return f"A speed-up is at least 1: write 2.5 for two and a half times as fast, not {answer:g}."
+    if question.type == "number" and answer <= 0:
+        return f"Write a number above 0, not {answer:g}."
     return None
 
 
@@ -236,15 +238,17 @@ def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str |
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
-    """A share may be off by `tolerance` itself, a ratio by that part of what is seen."""
-    allowed = question.tolerance * (abs(seen) if question.type == "ratio" else 1.0)
+    """A share may be off by `tolerance` itself, a ratio or a plain number by that part of what is seen."""
+    allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
     return abs(answer - seen) <= allowed + 1e-9
 
 
 def format_answer(question: QuestionSpec, answer: Any) -> str:
-    """An answer as a reader takes it: `60%`, `2.50x`, or the words."""
+    """An answer as a reader takes it: `60%`, `2.50x`, `0.528`, or the words."""
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return str(answer)
+    if question.type == "number":
+        return f"{answer:.3g}"
     return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
 
 

@@ -147,9 +147,11 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
         return None
     machine = roofline.machine
     precisions = sorted({row.precision for row in rows})
-    ends = [row.intensity for row in rows] + [machine.balance(precision) for precision in precisions]
+    slopes = [("memory", machine.bytes_per_s), *((cache.name, cache.bytes_per_s) for cache in machine.caches)]
+    highest = max(machine.flops[precision] for precision in precisions)
+    ends = [row.intensity for row in rows] + [highest / rate for _, rate in slopes]
     low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
-    top = log10(max(machine.flops[precision] for precision in precisions)) + 0.2
+    top = log10(max(highest, *(row.flops_per_s for row in rows))) + 0.2
     bottom = min(log10(row.flops_per_s) for row in rows) - 0.3
 
     def at(intensity: float, rate: float) -> tuple[float, float]:
@@ -157,13 +159,16 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
 
     drawn: list[Markup] = []
     for precision in precisions:
-        ridge = at(machine.balance(precision), machine.flops[precision])
-        slope = at(10**low, max(10**low * machine.bytes_per_s, 10**bottom))
-        drawn += [_roof(slope, ridge), _roof(ridge, (0.92, ridge[1]))]
-        drawn.append(tag("text", precision, x="93%", y=ridge[1] + 4, class_="soft"))
+        ridge = at(max(10**low, machine.balance(precision)), machine.flops[precision])
+        drawn += [_roof(ridge, (0.92, ridge[1])), tag("text", precision, x="93%", y=ridge[1] + 4, class_="soft")]
+    for name, rate in slopes:  # from the left edge or the bottom to the highest level line
+        start = max(10**low, 10**bottom / rate)
+        if start < highest / rate:
+            left = at(start, start * rate)
+            drawn += [_roof(left, at(highest / rate, highest)), _slope_name(name, left)]
     for row in rows:
         x, y = at(row.intensity, row.flops_per_s)
-        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.0f} FLOP a byte"
+        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.3g} FLOP a byte"
         drawn.append(tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value"))
     drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
     drawn += [
@@ -174,12 +179,16 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
             (f"{10**high:.3g}", "92%", "end"),
         )
     ]
-    spoken = f"Matrix operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
+    spoken = f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
     return tag("svg", tag("title", spoken), drawn, role="img", height=198)
 
 
 def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:
     return tag("line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="roof")
+
+
+def _slope_name(name: str, left: tuple[float, float]) -> Markup:
+    return tag("text", name, x=_percent(left[0]), y=max(10.0, left[1] - 6), class_="soft")
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:

@@ -21,6 +21,7 @@ from bottleneck_lab.report.breakdown import (
     short_name,
     wall_parts,
 )
+from bottleneck_lab.report.console_roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.terminal import Sheet
 
 TOP = 5
@@ -266,10 +267,13 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
     rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
     if machine is None or not rows:
         return
-    sheet.heading(f"Matrix operators under the roofline of {machine.name}: part of the ceiling reached")
-    for row in rows[:TOP]:
-        name = f"{row.operator} {row.precision}, {row.bound}"
+    sheet.heading(f"Operators under the roofline of {machine.name}: part of the ceiling reached")
+    for letter, row in zip(LETTERS, rows[:TOP], strict=False):
+        name = f"{letter} {row.operator} {row.precision}, {row.bound}"
         _print_named(sheet, name, row.ceiling_share, words.format_duration(row.time_ns))
+    for line in draw_roofline(machine, rows[:TOP], sheet.width - 2) if sheet.width >= NARROWEST else ():
+        sheet.path(line, indent=1)
+    sheet.line(summary.roofline.note, indent=1, style="dim")
 
 
 def _print_intensities(sheet: Sheet, summary: Summary) -> None:

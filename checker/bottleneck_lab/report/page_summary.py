@@ -231,7 +231,7 @@ def _kernels(summary: Summary) -> Markup | None:
 
 
 def _roofline(summary: Summary) -> Markup | None:
-    """Matrix operators against the device's ceilings, by the FLOP and bytes that their shapes imply."""
+    """Operators against the device's ceilings, by the FLOP and bytes that their shapes imply."""
     found = summary.roofline
     cells = [
         [
@@ -240,14 +240,14 @@ def _roofline(summary: Summary) -> Markup | None:
             f"{row.calls:,}",
             words.format_duration(row.time_ns),
             words.format_flops(row.flops_per_s),
-            f"{row.intensity:,.0f}",
+            f"{row.intensity:,.3g}",
             row.bound if row.ceiling_share >= 0 else "–",
             words.format_share(row.ceiling_share) if row.ceiling_share >= 0 else "–",
         ]
         for row in found.rows[:TOP]
     ]
-    head = ["operator", "type", "calls", "time", "achieved", "FLOP a byte", "ceiling above it", "of that ceiling"]
-    listed = _table(head, cells, "Matrix operators under the roofline", numeric=(2, 3, 4, 5, 7))
+    head = ["operator", "type", "calls", "time", "achieved", "FLOP a byte", "held up by", "of the ceiling"]
+    listed = _table(head, cells, "Operators under the roofline", numeric=(2, 3, 4, 5, 7))
     how = "FLOP and bytes are counted from the shapes of the inputs, each byte moved once: the least that any kernel can do."
     said = tag("p", f"{found.note} {how}", class_="soft")
     return join([listed, charts.roofline_chart(found), said]) if listed else None

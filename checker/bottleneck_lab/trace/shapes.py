@@ -1,11 +1,13 @@
-"""What matrix operators had to compute and to move at least, from the shapes of their inputs.
+"""What operators had to compute and to move at least, from the shapes of their inputs.
 
-FLOP count a multiplication and an addition each. Bytes are every input and the output once: what a cache of any size cannot save.
+FLOP count a multiplication and an addition each, and any other function of a number as one. Bytes are every input and the output once: what a cache
+of any size cannot save.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
@@ -51,10 +53,63 @@ def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
     return 2.0 * prod(many) * length * key[-2] * (dim + value[-1]), float(2 * prod(query) + prod(key) + prod(value))
 
 
+def _matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
+    """Sum [m], matrix [m, k], vector [k]."""
+    m, k = shapes[1]
+    return 2.0 * m * k, float(m * k + k + m)
+
+
+def _elementwise(flop: int, inputs: int) -> _Count:
+    """`flop` operations for each number that comes out; the first `inputs` arguments are tensors or numbers, and may be broadcast."""
+
+    def count(shapes: list[Shape], _: list[Shape]) -> Counted:
+        out = prod(_broadcast(shapes[:inputs]))
+        return float(flop * out), float(sum(prod(shape) for shape in shapes[:inputs]) + out)
+
+    return count
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    """The shape that comes of them, sizes aligned at the end. A number has the shape ()."""
+    sizes = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return tuple(max(size) if 0 not in size else 0 for size in sizes)
+
+
+def _reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
+    """Reads all of its input; what comes out is small beside it."""
+    return float(prod(shapes[0])), float(prod(shapes[0]))
+
+
 _Count = Callable[[list[Shape], list[Shape]], Counted]
 _COUNTS: dict[str, _Count] = {
     **dict.fromkeys(("aten::mm", "aten::bmm"), lambda shapes, _: _product(shapes[0], shapes[1])),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])),
+    "aten::addmv_": _matrix_vector,
+    **{
+        name + ending: _elementwise(1, 2)
+        for name in ("aten::add", "aten::sub", "aten::mul", "aten::div")
+        for ending in ("", "_")
+    },
+    **{
+        name + ending: _elementwise(1, 1)
+        for name in (
+            "aten::clamp_min",
+            "aten::exp",
+            "aten::gelu",
+            "aten::neg",
+            "aten::pow",
+            "aten::reciprocal",
+            "aten::rsqrt",
+            "aten::sigmoid",
+            "aten::silu",
+            "aten::sqrt",
+            "aten::tanh",
+        )
+        for ending in ("", "_")
+    },
+    **{name + ending: _elementwise(3, 3) for name in ("aten::addcdiv", "aten::addcmul") for ending in ("", "_")},
+    **{name + ending: _elementwise(3, 2) for name in ("aten::lerp",) for ending in ("", "_")},
+    **dict.fromkeys(("aten::sum", "aten::amax", "aten::amin"), _reduction),
     "aten::cudnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[2:5]),
     "aten::mkldnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[3:6]),
     "aten::_slow_conv2d_forward": lambda shapes, values: _convolution(

@@ -117,8 +117,9 @@ class MemoryTable:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTable:
-    """Calls of matrix operators whose shapes were recorded: FLOP, and the bytes that had to be moved at least. `external` joins them to
-    `DeviceTable.external` and to `HostTable.correlation` of operators; `precision` is an index into shapes.PRECISIONS. In no order."""
+    """Calls of operators, matrix ones and others, whose work the recorded shapes tell: FLOP, and the bytes that had to be moved at least.
+
+    `external` joins them to `DeviceTable.external` and to `HostTable.correlation` of operators; `precision` is an index into shapes.PRECISIONS. In no order."""
 
     external: Ints
     rank: SmallInts

@@ -1,12 +1,15 @@
-"""Matrix operators under the roofline, from shapes whose FLOP are known by hand."""
+"""Operators under the roofline, from shapes whose FLOP are known by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from bottleneck_lab import load, merge_ranks, summarise
-from bottleneck_lab.analysis.roofline import Machine
+from bottleneck_lab.analysis.roofline import CacheLevel, Machine
 from bottleneck_lab.analysis.summary import analyse
+from bottleneck_lab.report.console_roofline import draw_roofline
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.trace.shapes import work_of
 
@@ -53,6 +56,23 @@ def test_flop_and_bytes_by_hand(name, dims, values, flop, elements):
 
 
 @pytest.mark.parametrize(
+    ("name", "dims", "flop", "elements"),
+    [
+        ("aten::add", [[5, 6], [5, 6], []], 30, 90),
+        ("aten::mul_", [[5, 6], []], 30, 61),
+        ("aten::div", [[5, 1], [6]], 30, 5 + 6 + 30),
+        ("aten::pow", [[7], []], 7, 14),
+        ("aten::addcdiv_", [[7], [7], [7], []], 21, 28),
+        ("aten::sum", [[4, 5], [], []], 20, 20),
+        ("aten::addmv_", [[8], [8, 9], [9], [], []], 2 * 72, 72 + 9 + 8),
+    ],
+)
+def test_what_is_not_a_matrix_product_is_counted_by_what_comes_out(name, dims, flop, elements):
+    found = counted(name, dims, ["float"] * len(dims))
+    assert (found.flop, found.moved_bytes) == (flop, 4 * elements)
+
+
+@pytest.mark.parametrize(
     ("dims", "kinds"),
     [([], []), ([[3]], ["float"]), ([[3, 4], [4, 5]], ["int"]), ("x", "y"), ([[0, 4], [4, 5]], ["float"] * 2)],
 )
@@ -67,7 +87,7 @@ def test_a_kernel_is_placed_under_its_ceiling(tmp_path):
     assert (row.operator, row.precision, row.calls, row.time_ns) == ("aten::mm", "fp32", 1, 2000)
     assert row.flops_per_s == pytest.approx(flop / 2e-6)
     assert row.intensity == pytest.approx(flop / moved)
-    assert row.bound == "memory-bound"
+    assert row.bound == "overhead-bound", "2 us, and far below every ceiling"
     assert row.ceiling_share == pytest.approx(flop / 2e-6 / (flop / moved * 2039e9))
     assert "data sheet" in found.note
 
@@ -93,6 +113,41 @@ def test_measured_ceilings_go_before_a_data_sheet_and_before_none(tmp_path):
         assert "measured here on 2026-01-02 with 2 threads" in found.note
 
 
+LAPTOP = Machine("laptop", {"fp32": 1e11}, 1e10, [CacheLevel("L2", 2**20, 8e10)], 2, "2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("dur_us", "bound", "share"),
+    [
+        (5.7344, "memory-bound", 1.0),
+        (11.0, "memory-bound", 0.521),
+        (2.0, "cache-bound", 2.87),
+        (40.0, "memory-bound", 0.143),
+        (0.1, "cache-bound", 57.3),
+    ],
+)
+def test_what_is_above_memory_is_in_a_cache(tmp_path, dur_us, bound, share):
+    """57,344 bytes at 10 GB/s: 5.7 us."""
+    timeline = capture(tmp_path, device=False)
+    rows = timeline.operators
+    timeline = replace(timeline, operators=replace(rows, end=rows.start + int(1000 * dur_us)))
+    found = summarise(timeline, LAPTOP).roofline
+    assert (found.rows[0].bound, found.rows[0].ceiling_share) == (bound, pytest.approx(share, rel=0.01))
+
+
+def test_the_terminal_draws_lines_and_letters(tmp_path):
+    (row,) = summarise(capture(tmp_path, device=False), LAPTOP).roofline.rows
+    places = ((1.0, 5e9), (100.0, 9e10))
+    rows = [replace_struct(row, intensity=intensity, flops_per_s=rate) for intensity, rate in places]
+    drawn = draw_roofline(LAPTOP, rows, 80)
+    assert max(map(len, drawn)) <= 80
+    first, second = (next(place for place, line in enumerate(drawn) if letter in line[15:]) for letter in "AB")
+    assert second < first, "the faster one stands higher"
+    assert drawn[second].index("B") > drawn[first].index("A")
+    level = next(line for line in drawn if "....." in line)
+    assert level.rstrip().endswith("."), "arithmetic is level up to the right edge"
+
+
 def test_ranks_are_joined_each_with_its_own(tmp_path):
     first, second = capture(tmp_path), capture(tmp_path)
     assert [row.calls for row in summarise(merge_ranks([first, second])).roofline.rows] == [2]
@@ -101,8 +156,11 @@ def test_ranks_are_joined_each_with_its_own(tmp_path):
 def test_the_page_draws_it(tmp_path):
     timeline = capture(tmp_path)
     page = render_html(title="x", capture=analyse(timeline))
-    assert "Matrix operators under the roofline" in page
-    assert 'class="roof"' in page
+    assert "Operators under the roofline" in page
+    assert page.count('class="roof"') == 2, "memory and one precision"
+    page = render_html(title="x", capture=analyse(capture(tmp_path, device=False), LAPTOP))
+    assert page.count('class="roof"') == 3
+    assert ">L2<" in page
 
 
 def test_a_convolution_that_no_library_took_over_counts_the_same():
