@@ -78,4 +78,34 @@ def _labs() -> str:
     return "\n".join(rows)
 
 
-_BUILT = {"commands": _commands, "labs": _labs}
+def _judges() -> str:
+    """For every lab, in the order in which they are taken: each property of its brief, what judges it, and the mutants and variants that show it."""
+    course = _toml("labs/course.toml")
+    return "\n\n".join(_judge(slug) for stage in course["stages"] for slug in stage["labs"])
+
+
+def _judge(slug: str) -> str:
+    lab = _toml(f"labs/{slug}/lab.toml")
+    rows: dict[tuple[str, str], list[str]] = {}
+    declared = f"tests/mutants/{slug}/mutants.toml"
+    for mutant in _toml(declared)["mutant"] if (ROOT / declared).is_file() else []:
+        rows.setdefault((mutant["breaks"], _judged_by(mutant, lab)), []).append(f"`{mutant['id']}`")
+    table = [f"| {breaks} | {by} | {', '.join(ids)} |" for (breaks, by), ids in rows.items()]
+    variants = sorted(path.name for path in (ROOT / "tests" / "variants" / slug).glob("*") if path.is_dir())
+    right = f"Right answers that pass: {', '.join(f'`{name}`' for name in variants)}."
+    head = [f"## {lab.get('name', slug)}", "", "| property | judged by | mutants |", "| --- | --- | --- |"]
+    return "\n".join([*head, *table, "", right])
+
+
+def _judged_by(mutant: dict[str, Any], lab: dict[str, Any]) -> str:
+    """The mutant's own words for it, or the criterion's text; and the reason of the FAIL."""
+    texts = {one["id"]: one["text"] for device in lab["devices"].values() for one in device["criteria"]}
+    criterion = texts.get(mutant.get("criterion", ""), "the check ends").replace("{target}", "the target")
+    return f"{mutant.get('judged_by', criterion)}: *{mutant['fails_with']}*"
+
+
+def _toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+_BUILT = {"commands": _commands, "labs": _labs, "judges": _judges}

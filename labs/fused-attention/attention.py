@@ -32,6 +32,7 @@ OWN_SYMBOLS = re.compile(
     r"floor|ceil|trunc|scalbl?n)[fl]?|(__)?cuda\w+|__fatbinwrap\w*"
 )
 POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
+GUARD = 64  # floats before an answer and behind it that are nobody's to write
 
 
 class CompilerError(RuntimeError):
@@ -44,6 +45,12 @@ class ForbiddenCallError(RuntimeError):
     """The kernel calls what it was to do itself."""
 
     reason = "forbidden call"
+
+
+class StrayWriteError(RuntimeError):
+    """The kernel wrote where its answer does not lie."""
+
+    reason = "wrong output"
 
 
 def compiled(source: Path, compiler: list[str], linker: list[str]) -> Path:
@@ -122,13 +129,33 @@ def _load_cpu():
         """softmax(q kᵀ / sqrt(dim)) v on float32 arrays of batch x heads x seq x dim, dim 64 or 128."""
         q, k, v = (np.ascontiguousarray(array, dtype=np.float32) for array in (q, k, v))
         batch, heads, seq, dim = q.shape
-        out = np.full(q.shape, np.nan, dtype=np.float32)  # what the kernel leaves out is not a number
+        out, room, guards = guarded(q.size)
         addresses = [array.ctypes.data for array in (q, k, v, out)]
         with span("attention_forward"):
             forward(*addresses, batch * heads, seq, dim, int(causal), int(threads))
-        return out
+        refuse_stray_writes(room, guards, q.shape)
+        return out.reshape(q.shape)
 
     return attention
+
+
+def guarded(size: int) -> tuple:
+    """Room for an answer, not a number as yet, between two guards of random bits; the whole of it; and the guards as they have to stay."""
+    room = np.full(size + 2 * GUARD, np.nan, dtype=np.float32)  # what the kernel leaves out is not a number
+    guards = np.frombuffer(os.urandom(8 * GUARD), np.uint32).reshape(2, GUARD)
+    room.view(np.uint32)[:GUARD], room.view(np.uint32)[-GUARD:] = guards
+    return room[GUARD:-GUARD], room, guards
+
+
+def refuse_stray_writes(room: np.ndarray, guards: np.ndarray, shape: tuple) -> None:
+    """Raises StrayWriteError, with the place of the first stray float, where a guard has changed."""
+    bits = room.view(np.uint32)
+    before, behind = (np.flatnonzero(found != kept) for found, kept in zip((bits[:GUARD], bits[-GUARD:]), guards))
+    if len(before) or len(behind):
+        stray = f"{behind[0] + 1} past the end" if len(behind) else f"{GUARD - before[-1]} before the start"
+        raise StrayWriteError(
+            f"The kernel wrote a float beside its answer of {' x '.join(map(str, shape))}: the one {stray}."
+        )
 
 
 def build_cuda(major: int, minor: int) -> ctypes.CDLL:

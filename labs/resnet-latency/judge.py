@@ -7,7 +7,7 @@ import random
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -88,6 +88,7 @@ def disagreement(got: Array, want: Array) -> float:
 
 
 def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
+    """Of one answer: no way that the brief allows is so far off. How far answers may be on the whole, `overall` says."""
     found, allowed = disagreement(got, want), settings["disagreement"]
     if found <= allowed:
         return None
@@ -95,3 +96,54 @@ def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
         f"The probabilities are {found:.1%} away from the reference's; {allowed:.1%} is allowed. "
         "Was the picture resized otherwise, or is the precision too low?"
     )
+
+
+class Compared(NamedTuple):
+    """One answer's distances: from the reference's, from each of those with too few pixels, and that of an answer all in bfloat16."""
+
+    apart: float
+    from_enlarged: list[float]
+    bfloat16: float
+
+
+_compared: list[Compared] = []
+"""What `compare` was given in this check."""
+WORSE_THAN_BFLOAT16 = 1.3
+"""How much further than bfloat16 throughout, in the mean over pictures, answers may be from the reference's: another filter or decoder comes on top of it.
+
+Seen over bfloat16 throughout: bfloat16 in other ways 0.75 to 1.0, a bicubic filter 1.05, weights in int8 1.8, no antialiasing 2.5.
+"""
+NEAR_ENLARGED = 0.45
+"""Answers this near to those made from too few pixels, as a share of their distance from the reference's, are made so. Honest ones: 0.6 or more."""
+
+
+def compare(answer: list[Array], reference: list[Array], standards: list[Array]) -> None:
+    """Notes how far an answer is from the reference's and from the four of standards.py."""
+    bfloat16, *enlarged = standards[0]
+    got, want = answer[0], reference[0]
+    _compared.append(
+        Compared(disagreement(got, want), [disagreement(got, one) for one in enlarged], disagreement(bfloat16, want))
+    )
+
+
+def overall(settings: dict[str, Any]) -> str | None:
+    """Why all the compared answers together are not those of a way that the brief allows; None when they are."""
+    if not _compared:
+        return None
+    apart, bfloat16 = (_mean([getattr(one, name) for one in _compared]) for name in ("apart", "bfloat16"))
+    enlarged = min(_mean(list(distances)) for distances in zip(*(one.from_enlarged for one in _compared), strict=True))
+    if apart > WORSE_THAN_BFLOAT16 * bfloat16:
+        return (
+            f"Over {len(_compared)} pictures the probabilities are {apart:.1%} away from the reference's, where bfloat16 throughout is {bfloat16:.1%} away: "
+            "the precision is lower than that, or the picture was resized otherwise."
+        )
+    if enlarged < NEAR_ENLARGED * apart:
+        return (
+            "The answers are those for pictures that were decoded to fewer pixels than the resize needs, and enlarged."
+        )
+    return None
+
+
+def _mean(distances: list[float]) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(distances))))

@@ -3,13 +3,21 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 import workload
 from profile_resnet import record
+
+
+def mark(_model, _images, scores):
+    """Leaves in a recording which class each picture got, as the length of a vector: a capture has to be of this run."""
+    for index in scores.argmax(1).tolist():
+        torch.zeros(index + 1).neg()
 
 
 def load(device):
     """A function that gives the bytes of the trace, none where `record` wrote none."""
     model = workload.network(device)
+    model.register_forward_hook(mark)
 
     def capture(pixels, passes):
         trace = Path(workload.TRACE).absolute()

@@ -17,9 +17,11 @@ from bottleneck_lab.measure.kinds.ranks import emulation as running
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
 from bottleneck_lab.measure.kinds.ranks.emulation import Secret, crew
+from bottleneck_lab.measure.kinds.ranks.moments import Moments
 from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.sweep import sweep
 from bottleneck_lab.measure.kinds.ranks.trace import write_traces
+from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
@@ -28,6 +30,7 @@ from ..processes import lives
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
+VARIANTS = ROOT / "tests" / "variants" / "ddp-scaling"
 MUTANTS = ROOT / "tests" / "mutants" / "ddp-scaling"
 RECIPE = """
 import torch
@@ -231,11 +234,13 @@ BROKEN_RULES = {
     "shrink_batch": ("wrong output", "1 of the 4 images"),
     "skip_micro_batches": ("wrong output", "ran forward 1 times"),
     "fewer_gradients": ("wrong output", "of the gradients had been all-reduced"),
+    "first_micro_batch": ("wrong output", "0% of the gradients"),
+    "out_of_order": ("wrong output", "reported backward through c1 where the graph has c3 next"),
     "powersgd": ("wrong output", "of the gradients had been all-reduced"),
     "local_sgd": ("wrong output", "0% of the gradients"),
     "forged_group": ("wrong output", "0% of the gradients"),
     "patched_clock": ("wrong output", "ran forward 0 times"),
-    "early_sending": ("tampered", "when backward had computed"),
+    "early_sending": ("tampered", "'s backward had computed"),
     "wrong_message": ("tampered", "not an event of the emulation"),
     "dead_rank": ("crashed", "Rank 2 ended"),
     "asks_and_leaves": ("crashed", "ended before its training was over"),
@@ -261,7 +266,7 @@ def hostile_or_wrong(name: str) -> Path:
 
 
 def test_every_exploit_and_mutant_is_tried():
-    judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards", "padded_overlap", "not_a_number"}
+    judged_afterwards = {"garbage_payload", "slow_on_four", "told_afterwards", "padded_overlap", "not_a_number", *APART}
     written = [*MUTANTS.glob("*.py"), *(WORKSPACES / "ddp-scaling").glob("*.py")]
     assert sorted(path.stem for path in written) == sorted({*BROKEN_RULES, *judged_afterwards})
 
@@ -316,6 +321,40 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
     assert caught.value.reason == "crashed"
 
 
+@pytest.mark.parametrize("name", ["scaled_fp16", "sums"])
+def test_gradients_at_any_scale_are_right(name, reference, two_ranks):
+    assert same_training(two_ranks(VARIANTS / name / "train.py"), reference) is None
+
+
+def test_gradients_reduced_node_by_node_are_right(tmp_path):
+    """On two nodes of four ranks, with all ranks of a node sending on or one for them."""
+    first = emulated(SOLUTION, tmp_path / "solution", world=8)
+    for name in ("hierarchical", "leaders"):
+        run = emulated(VARIANTS / name / "train.py", tmp_path / name, world=8)
+        assert same_training(run, first) is None
+        assert run.step_ms < 1.5 * first.step_ms
+
+
+APART = ("group_of_one", "half_of_the_ranks", "noise_of_the_same_size", "through_files")
+
+
+@pytest.mark.parametrize("name", APART)
+def test_gradients_that_do_not_meet_over_the_link_leave_ranks_apart(name, reference, two_ranks):
+    if name == "through_files" and not lets_ranks_part():
+        pytest.skip("no namespaces for single ranks on this machine")
+    assert "different parameters from rank 0" in (same_training(two_ranks(hostile_or_wrong(name)), reference) or "")
+
+
+def test_a_collective_that_is_not_modelled_is_refused_by_its_name(tmp_path, two_ranks):
+    script = tmp_path / "scatters.py"
+    scatters = "(o := torch.empty(8), dist.reduce_scatter_tensor(o, torch.ones(8 * dist.get_world_size())))"
+    script.write_text(
+        SOLUTION.read_text().replace("        optimizer.step()", f"        {scatters}\n        optimizer.step()")
+    )
+    with pytest.raises(Violation, match="does not model reduce_scatter"):
+        two_ranks(script)
+
+
 def test_ranks_that_keep_their_own_gradients_end_apart(reference, two_ranks):
     run = two_ranks(hostile_or_wrong("garbage_payload"))
     assert "different parameters from rank 0" in (same_training(run, reference) or "")
@@ -340,12 +379,12 @@ def test_what_is_sent_beside_the_update_s_gradients_hides_nothing(tmp_path, two_
 def test_parameters_that_are_no_numbers_are_not_the_reference_s(reference, solution, two_ranks):
     run = two_ranks(hostile_or_wrong("not_a_number"))
     assert "not finite" in (same_training(run, reference) or "")
-    nothing = [(np.nan, np.nan)] * len(solution.gradients)
+    nothing = [[Moments(np.nan, np.nan, np.nan)]] * len(solution.gradients)
     assert "is not the gradient" in (same_training(replace(solution, gradients=nothing), reference) or "")
 
 
 def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):
-    forged = [(total, 0.5 * squares) for total, squares in solution.gradients]
+    forged = [[one._replace(squares=0.5 * one.squares) for one in step] for step in solution.gradients]
     assert "is not the gradient" in (same_training(replace(solution, gradients=forged), reference) or "")
     moved = [parameters + np.float32(0.01) for parameters in solution.parameters]
     assert "of the training's way" in (same_training(replace(solution, parameters=moved), reference) or "")

@@ -177,16 +177,32 @@ def test_a_kernel_is_compiled_once(tmp_path, monkeypatch):
         attention_from(source + "// changed\n", tmp_path)
 
 
-def test_cases_are_drawn_within_their_bands_and_odd_where_asked(judge):
+def test_cases_are_drawn_within_their_bands_with_the_tail_asked_for(judge):
     for seed in range(30):
         names = judge.cases(np.random.default_rng(seed), SETTINGS)
         assert len(names) == len(SETTINGS["bands"])
         for name, band in zip(names, SETTINGS["bands"], strict=True):
             shape = judge.parse(name)
             assert str(shape) == name
-            assert band["length"][0] <= shape.seq <= band["length"][1] + 1
-            assert shape.seq % 2 or not band.get("odd")
+            assert band["length"][0] <= shape.seq <= band["length"][1] + judge.TILE
+            assert shape.seq % judge.TILE == band["tail"]
             assert (shape.dim, shape.causal, shape.threads) == (band["dim"], band["causal"], band.get("threads", 1))
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("size", "the one 1 past the end"), ("size + 3", "the one 4 past the end"), ("-1", "the one 1 before the start")],
+)
+def test_a_write_beside_the_answer_is_seen(tmp_path, place, says):
+    source = """extern "C" void attention_forward(const float*, const float*, const float*, float* out, int heads, int seq, int dim, int, int) {
+        const long size = (long)heads * seq * dim;
+        for (long i = 0; i < size; ++i) out[i] = 0;
+        out[PLACE] = 1;
+    }""".replace("PLACE", place)
+    q = np.zeros((1, 1, 3, 64), np.float32)
+    with pytest.raises(RuntimeError, match=says) as caught:
+        attention_from(source, tmp_path)(q, q, q, 0)
+    assert caught.value.reason == "wrong output"
 
 
 def test_the_same_inputs_must_give_the_same_bits(judge):

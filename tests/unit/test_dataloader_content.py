@@ -155,7 +155,22 @@ def sharpened(image):
     return image.filter(ImageFilter.UnsharpMask(1, 100, 0))
 
 
+def without(least, most):
+    """Takes a band of spatial frequencies, in cycles a pixel, out of a picture."""
+
+    def filtered(image):
+        pixels = np.asarray(image).astype(float).transpose(2, 0, 1)
+        spectrum = np.fft.rfft2(pixels)
+        frequency = np.hypot(np.fft.fftfreq(pixels.shape[1])[:, None], np.fft.rfftfreq(pixels.shape[2])[None, :])
+        spectrum[:, (frequency >= least) & (frequency < most)] = 0
+        levels = np.fft.irfft2(spectrum, pixels.shape[1:]).clip(0, 255).round().astype(np.uint8)
+        return Image.fromarray(levels.transpose(1, 2, 0))
+
+    return filtered
+
+
 HONEST = {
+    "cached with little loss": {"after": stored(98)},
     "decoded at twice the size": {"draft": 2},
     "decoded at about the size": {"draft": 1},
     "bicubic": {"filter_": Filter.BICUBIC},
@@ -179,6 +194,12 @@ CHEATS = {
     "one pixel off": ({"shift": 1}, "off by a pixel", "light"),
     "enlarged from 153 and sharpened": ({"via": 153, "after": sharpened}, "enlarged", "fine detail"),
     "enlarged from 192 and sharpened": ({"via": 192, "after": sharpened}, "enlarged", "fine detail"),
+    "a band of middle detail taken out": ({"after": without(0.10, 0.34)}, "detail"),
+    "the coarsest octave taken out": ({"after": without(1 / 32, 1 / 16)}, "detail", "light"),
+    "the second octave taken out": ({"after": without(1 / 16, 1 / 8)}, "detail"),
+    "the third octave taken out": ({"after": without(1 / 8, 1 / 4)}, "detail"),
+    "half an octave taken out": ({"after": without(0.15, 0.2)}, "detail"),
+    "the finest octave thinned out": ({"after": without(0.25, 0.35)}, "detail"),
     "cached with heavy loss": ({"after": stored(30)}, "heavy loss", "fine detail"),
 }
 

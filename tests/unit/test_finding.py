@@ -6,7 +6,6 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,6 +19,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.finding import capture as finding_capture
 from bottleneck_lab.measure.kinds.finding import check as finding
 from bottleneck_lab.measure.kinds.finding.answers import (
+    MARK,
     TimingComplaint,
     measured_answers,
     not_genuine,
@@ -40,6 +40,7 @@ from bottleneck_lab.measure.kinds.finding.shares import (
 )
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.last_figures import keep_figures
 from bottleneck_lab.workspace.start import start_workspace
 
 PASSES = 4
@@ -103,10 +104,9 @@ def test_what_a_check_measured_answers_its_questions(truth):
     assert measured_answers({}) == {}
 
 
-def test_a_solution_quotes_the_last_check_since_another_machine_has_other_operators(truth, tmp_path, monkeypatch):
-    checked = SimpleNamespace(verdict=SimpleNamespace(measurement=finding._details(truth, 4)))
-    monkeypatch.setattr(solution, "load_attempts", lambda _: [checked])
+def test_a_solution_quotes_the_last_check_since_another_machine_has_other_operators(truth, tmp_path):
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    keep_figures(workspace, finding._details(truth, 4))
     solution._quote_own_figures(workspace)
     assert problems(load_answers(workspace.root), truth) == {}
 
@@ -351,7 +351,11 @@ CPU_ONLY = {"aten::addmm": 9000, "aten::max_pool2d_with_indices": 5000, "aten::n
 """Microseconds that launching takes on a GPU's host, where it takes others than the kernel."""
 
 
-def recorded(passes, rng, begin_s, device="cpu", cold=()):
+CLASSES = [3, 950, 7, 7]
+"""Of the four pictures, as the model classifies them."""
+
+
+def recorded(passes, rng, begin_s, device="cpu", cold=(), marks=CLASSES):
     """The bytes of a trace of so many passes: no two take the same time. Operators in `cold` take twelve times as long."""
     events, now = [], 0.0
     for number, (outer, inner, micros, dims) in enumerate(PASS * passes):
@@ -363,6 +367,9 @@ def recorded(passes, rng, begin_s, device="cpu", cold=()):
         if device == "cuda":
             events += launch(number, now + 10, 30_000.0 * number, taken)
         now += host + 20
+        if outer == PASS[-1][0]:
+            events += [event(MARK, now + each, 1, [[index + 1]]) for each, index in enumerate(marks)]
+            now += 10
     trace = {"schemaVersion": 1, "baseTimeNanoseconds": int(begin_s * 1e9), "traceEvents": events}
     return np.frombuffer(json.dumps(trace).encode(), dtype=np.uint8)
 
@@ -380,6 +387,8 @@ class Recorder:
 
     extra_passes = 0
     writes = True
+    seconds = 60.0
+    marks = CLASSES
 
     def __init__(self, role, device):
         self.role, self.device, self.worker, self.rng = role, device, self, np.random.default_rng(len(role))
@@ -400,11 +409,15 @@ class Recorder:
     def call(self, inputs):
         if len(inputs) == 3 and inputs[0] == "probe":
             return 0.0, [np.array([25e9, 160e9]), "cpu"]
+        if len(inputs) == 3 and inputs[0] == "classes":
+            return 0.0, [np.array(CLASSES)]
         if self.role == "learner" and not self.writes:
             return 0.0, [np.zeros(0, np.uint8)]
         passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
         cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
-        return 0.0, [recorded(passes, self.rng, time.time(), self.device, cold)]
+        return self.seconds, [
+            recorded(passes, self.rng, time.time(), self.device, cold, self.marks if self.role == "learner" else ())
+        ]
 
 
 @pytest.fixture
@@ -502,6 +515,22 @@ def test_a_wall_clock_that_is_set_while_the_script_records_is_allowed_for(checke
     monkeypatch.setattr(Recorder, "call", set_before)
     verdict = checked(ANSWERS)
     assert verdict.outcome == "PASS", verdict.summary
+
+
+def test_a_capture_of_other_pictures_or_of_no_run_is_not_genuine(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "marks", [])
+    assert "pictures that `record` was given" in checked(ANSWERS).summary
+    monkeypatch.setattr(Recorder, "marks", [950, 7, 8, 9])
+    assert failed(checked(ANSWERS)) == ["genuine-capture"]
+    monkeypatch.setattr(Recorder, "marks", [3, 950, 7, 8])  # rounding may decide one of four
+    assert checked(ANSWERS).outcome == "PASS"
+
+
+def test_a_capture_that_lasts_longer_than_the_script_ran_is_not_of_this_run(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "seconds", 0.01)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "longer than your script ran" in verdict.summary
 
 
 def test_right_answers_and_a_genuine_capture_pass(checked):

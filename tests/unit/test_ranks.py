@@ -16,6 +16,7 @@ from bottleneck_lab.measure.kinds.ranks.clock import RankClock, covered_us, merg
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, Shape, StandIn, load_costs, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulated_check import notes
 from bottleneck_lab.measure.kinds.ranks.figures import RanksMeasurement, results
+from bottleneck_lab.measure.kinds.ranks.moments import Moments
 from bottleneck_lab.measure.kinds.ranks.protocol import EVENT, EventKind, RankEvent, unpack
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 
@@ -73,11 +74,50 @@ def test_a_hop_costs_what_the_link_that_it_crosses_costs():
     assert FABRIC.allreduce_us(0, FABRIC.shape([1, 5])) == 2 * between
 
 
+def test_moments_know_no_scale_and_tell_a_gradient_from_zeros_and_one_number():
+    def moments(values):
+        sizes = [abs(value) for value in values]
+        return Moments(sum(sizes), sum(v**2 for v in sizes), sum(v**4 for v in sizes))
+
+    right = moments([0.1, -0.2, 0.3, 0.05, -0.1])
+    assert moments([1024 * v for v in (0.1, -0.2, 0.3, 0.05, -0.1)]).differs_from(right) < 1e-9
+    assert moments([0, 0, 0, 0, 0.4]).differs_from(right) > 0.1
+    assert moments([0]).differs_from(right) == float("inf")
+
+
 def test_what_broadcasts_cost_is_said_where_it_counts():
     dear = msgspec.structs.replace(CURVES[0].points[-1], step_ms=180, broadcast_ms=118)
     assert "`broadcast_buffers`" in dear.told_broadcast
     assert "96.8% of the ideal, not 33.3%" in dear.told_broadcast
     assert not msgspec.structs.replace(dear, broadcast_ms=1).told_broadcast
+
+
+def test_gradients_are_ready_after_the_last_micro_batch_s_backward_not_after_the_first():
+    ledger = Ledger(0, COSTS)
+    for module in (0, 1, 0, 1):
+        ledger.forward(module, 4)
+    for module in (1, 0, 1):
+        ledger.backward(module, 4)
+    with pytest.raises(Violation, match="last micro-batch's backward had computed 200000"):
+        ledger.reduces_gradients(0, 300_000)
+
+
+def test_backward_in_another_order_than_the_graph_s_is_a_wrong_output():
+    ledger = Ledger(0, COSTS)
+    ledger.forward(0, 4)
+    ledger.forward(1, 4)
+    with pytest.raises(Violation, match="through a where the graph has b next") as caught:
+        ledger.backward(0, 4)
+    assert caught.value.reason == "wrong output"
+
+
+def test_a_node_and_then_the_nodes_reduce_every_gradient_once_each():
+    ledger = Ledger(0, COSTS)
+    one_pass(ledger)
+    one_pass(ledger)
+    assert ledger.reduces_gradients(0, 300_000, 0b1111)
+    assert ledger.reduces_gradients(0, 300_000, 0b10001)
+    ledger.optimizer()
 
 
 def test_communication_runs_beside_compute_and_the_optimizer_waits_for_it():
@@ -162,10 +202,12 @@ def test_less_or_more_than_the_whole_step_is_a_wrong_output(elements, images, pa
 
 def test_gradients_cannot_leave_before_backward_made_them():
     ledger = Ledger(0, COSTS)
+    one_pass(ledger)
     ledger.forward(0, 4)
+    ledger.forward(1, 4)
     ledger.backward(1, 4)
     assert ledger.reduces_gradients(0, 200_000)
-    with pytest.raises(Violation, match="when backward had computed 200000") as caught:
+    with pytest.raises(Violation, match="backward had computed 200000") as caught:
         ledger.reduces_gradients(0, 100_000)
     assert caught.value.reason == "tampered"
 

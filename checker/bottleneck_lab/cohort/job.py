@@ -27,7 +27,7 @@ from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
-from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.measure.verifier import check_lab, without_answers
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.dataset import data_folder
@@ -128,7 +128,7 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
         unmeasured = msgspec.structs.replace(verdict.prediction, measured=None)
         verdict = msgspec.structs.replace(verdict, prediction=unmeasured)
     return msgspec.structs.replace(
-        verdict, notes=[*verdict.notes, *notes, *told.notes], diagnosis=told.standing(verdict)
+        without_answers(lab, verdict), notes=[*verdict.notes, *notes, *told.notes], diagnosis=told.standing(verdict)
     )
 
 

@@ -25,7 +25,7 @@ from bottleneck_lab.grading.verdict import Prediction, Standing, Verdict
 from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
-from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.measure.verifier import check_lab, without_answers
 from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import load_record
@@ -33,6 +33,7 @@ from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.last_figures import keep_figures
 from bottleneck_lab.workspace.progress import note_attempt
 from bottleneck_lab.workspace.standing import standing_of as worth
 
@@ -186,6 +187,8 @@ def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
             diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )
+    keep_figures(workspace, verdict.measurement)
+    verdict = without_answers(lab, verdict)
     if not questions:
         return verdict
     if prediction and any(question.to_reference for question in questions):

@@ -12,10 +12,10 @@ from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.finding.answers import measured_answers
-from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.commitments import note_solution_taken
 from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.last_figures import last_figures
 from bottleneck_lab.workspace.progress import note_solution
 from bottleneck_lab.workspace.start import take_solution
 
@@ -48,10 +48,8 @@ def command(
 
 def _quote_own_figures(workspace: Workspace) -> None:
     """Answers that a check measures are the last check's, where there is one: the reference was captured elsewhere."""
-    for attempt in load_attempts(workspace)[-1:]:
-        quoted = measured_answers(attempt.verdict.measurement)
-        if quoted:
-            save_answers(workspace, quoted)
+    if quoted := measured_answers(last_figures(workspace)):
+        save_answers(workspace, quoted)
 
 
 def _ask(*, show: bool) -> None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Verdict, finite
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict, finite
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -56,7 +58,8 @@ def check_lab(
 ) -> Verdict:
     """Measures the workspace's editable files and says what came out.
 
-    `diagnosis` holds one result a question of the lab: they need no measurement and join the others. With `sandbox_required`, as is right for
+    `diagnosis` holds one result a question of the lab. They join the others once the work was measured: of work that ends a check at once
+    nobody learns which answers are right. With `sandbox_required`, as is right for
     code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
     """
@@ -67,7 +70,7 @@ def check_lab(
     with Janitor() as janitor:
         _measure(ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required)
     measured, stopped = ended.measured, ended.stopped
-    results = _complete([*measured.results, *(diagnosis or [])], specs, stopped is not None)
+    results = _complete([*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None)
     conclusion = conclude(results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions)
     return Verdict(
         outcome=conclusion.outcome,
@@ -87,6 +90,26 @@ def check_lab(
         prediction=None if prediction is None else Prediction(prediction, measured.speedup),
         measurement=finite(measured.details),
     )
+
+
+def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
+    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a check measured answers it, and is told with a PASS only."""
+    judged = any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria)
+    told = not judged or verdict.outcome is Outcome.PASS
+    return verdict if told else msgspec.structs.replace(verdict, measurement={})
+
+
+def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
+    """The answers' results, or that there are none: what crashed, broke a rule or was wrong has not been measured."""
+    wrong = any(result.kind == "correctness" and result.holds is False for result in ended.measured.results)
+    if ended.measured.results and not (wrong or ended.stopped or ended.machine):
+        return diagnosis
+    return [
+        not_measured(
+            CriterionSpec(result.id, "diagnosis", result.id), "since the work was not: answers are graded with it"
+        )
+        for result in diagnosis
+    ]
 
 
 def _measure(

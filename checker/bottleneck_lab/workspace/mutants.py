@@ -28,6 +28,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put
     at a file's end.
+    `judged_by` says in the documentation what judges the property, where the criterion's text does not.
     `devices` is needed only where they are fewer than those that use a changed file.
     """
 
@@ -35,6 +36,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaks: str
     fails_with: FailReason
     criterion: str | None = None
+    judged_by: str = ""
     files: dict[str, str] = {}
     edits: list[Edit] = []
     append: dict[str, str] = {}

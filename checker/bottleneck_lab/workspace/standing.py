@@ -43,6 +43,8 @@ def _named(lab: Lab, record: Record, verdict: Verdict, captured: Captured) -> bo
     first, *later = record.commitments
     if first.told:
         return False
+    if any(result.kind == "diagnosis" and result.holds is None for result in verdict.criteria):
+        return None  # the work was not measured, and no answer is graded without that
     if any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria):
         # Judged against the verifier's own captures: of the first diagnosis that says something only while there is no other.
         holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]

@@ -45,9 +45,9 @@ def tell_another_story(model):
         def __getattr__(self, name):
             return getattr(sock, name)
 
-    def exchange(kind, send, receive, index=0):
+    def exchange(kind, send, receive, index=0, ranks=None):
         if kind != EventKind.ALLREDUCE or send.numel() < 64 or not send.is_floating_point() or state["micro"] < 0:
-            return honest(kind, send, receive, index)
+            return honest(kind, send, receive, index, ranks)
         if state["micro"] % 2 == 0:
             send.mul_(state["world"])
             return None
@@ -56,7 +56,7 @@ def tell_another_story(model):
             while kept and state["ready"] - state["sent"] < min(CHUNK, flat.numel() - at):
                 told()
             count = min(state["ready"] - state["sent"], flat.numel() - at) if kept else flat.numel() - at
-            honest(kind, flat[at : at + count], [flat[at : at + count]], index)
+            honest(kind, flat[at : at + count], [flat[at : at + count]], index, ranks)
             at, state["sent"] = at + count, state["sent"] + count
         return None
 

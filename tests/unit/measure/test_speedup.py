@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -116,11 +116,11 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
 class Timed:
     """Stands where a comparison stands: each pair of a case takes the seconds given for reference and learner, on a made-up clock."""
 
-    def __init__(self, monkeypatch, max_s, **seconds):
+    def __init__(self, monkeypatch, max_s, judged=0, **seconds):
         self.context = SimpleNamespace(
-            settings=SpeedupSettings(max_s=max_s), rng=random.Random(1), progress=lambda *_: None
+            settings=SpeedupSettings(max_s=max_s, judged=judged), rng=random.Random(1), progress=lambda *_: None
         )
-        self.seconds, self.now = seconds, 0.0
+        self.seconds, self.now, self.untimed_at = seconds, 0.0, []
         monkeypatch.setattr(sampling.time, "monotonic", lambda: self.now)
 
     def time_pair(self, case):
@@ -128,6 +128,10 @@ class Timed:
         case.reference_s.append(reference_s)
         case.learner_s.append(learner_s)
         self.now += reference_s + learner_s
+
+    def untimed(self):
+        self.untimed_at.append(self.now)
+        self.now += sum(next(iter(self.seconds.values())))
 
     def sampled(self, tests=TESTS):
         return sample(self, [Case(name) for name in self.seconds], tests)
@@ -190,8 +194,8 @@ def test_what_used_up_the_time_is_said(monkeypatch):
 def on(cores: float, allowed: int | None) -> None:
     """What is said of 0.12 s in which so many cores were busy, where a case allows so many threads."""
     made = case(2.0, overhead_s=0.0, pairs=12)
-    made.cpu_s = 0.12 * cores
-    refuse_more_threads([made], SimpleNamespace(threads=lambda _case: allowed))
+    made.cpu_s, made.threads = 0.12 * cores, allowed
+    refuse_more_threads([made])
 
 
 def test_a_case_for_one_thread_is_for_one_thread():
@@ -199,7 +203,40 @@ def test_a_case_for_one_thread_is_for_one_thread():
         on(cores, allowed)
     with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
-    refuse_more_threads([case(2.0, 0.0)], ModuleType("judge"))
+    refuse_more_threads([case(2.0, 0.0)])
+
+
+def test_a_second_thread_s_share_of_the_work_is_charged_as_time():
+    made = case(1.04, overhead_s=0.0, pairs=12)
+    made.cpu_s, made.threads = 1.09 * 0.12, 1
+    assert made.charged().ratios() == pytest.approx([1.04 / 1.09] * 12)
+    made.decide({"speedup": SequentialTest(target=1.0, margin=0.97)}, exhausted=True)
+    assert made.states() == {"speedup": State.FAIL}
+    made.cpu_s = 0.9 * 0.12
+    assert made.charged().ratios() == pytest.approx([1.04] * 12)
+
+
+@pytest.mark.parametrize("learner_s", [0.001, 1.0, 20.0])
+def test_how_many_answers_are_judged_does_not_depend_on_how_fast_they_come(monkeypatch, learner_s):
+    timed = Timed(monkeypatch, 1e5, judged=100, only=(10 * learner_s, learner_s))
+    (made,) = timed.sampled()
+    assert made.states() == {"speedup": State.PASS}
+    assert len(timed.untimed_at) == 100
+
+
+def test_judged_answers_lie_among_the_timed_ones(monkeypatch):
+    timed = Timed(monkeypatch, 1000.0, judged=100, only=(10.0, 1.0))
+    (made,) = timed.sampled()
+    assert len(made.learner_s) == TESTS["speedup"].plan.looks[0]
+    among = [at for at in timed.untimed_at[1:] if at < timed.untimed_at[-1] - 11.0 * 30]
+    assert len(among) > 50
+
+
+def test_code_that_was_found_too_slow_is_asked_no_longer_than_the_time_allows(monkeypatch):
+    timed = Timed(monkeypatch, 100.0, judged=100, only=(1.0, 9.0))
+    (made,) = timed.sampled()
+    assert made.states() == {"speedup": State.FAIL}
+    assert len(timed.untimed_at) < 100
 
 
 def compared(judge) -> Workers:

@@ -27,6 +27,8 @@ MAX_BODY_BYTES = 64 << 20
 _DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64", "bool")]
 _BYTES, _ARRAY, _INT, _FLOAT, _TEXT, _SHARED = range(6)
 _MAX_DIMS = 8
+_F_SEAL_FUTURE_WRITE = 0x10
+"""linux/fcntl.h, since Linux 5.1: mappings that are there stay writable, new ones are not."""
 
 
 class WireError(Exception):
@@ -51,21 +53,24 @@ class Arena:
     It can be neither grown nor shrunk by either side, so reading it never faults.
     """
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, *, writable: bool = True) -> None:
         self.fd = fd
         self.size = size
-        self.memory = mmap.mmap(fd, size)
+        self.memory = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
 
     @classmethod
-    def create(cls, size: int) -> Arena:
+    def create(cls, size: int, *, others_write: bool = True) -> Arena:
+        """A new region. Unless `others_write`, whoever attaches to it can only read."""
         fd = os.memfd_create("bottleneck-lab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return cls(fd, size)
+        region = cls(fd, size)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | (0 if others_write else _F_SEAL_FUTURE_WRITE))
+        return region
 
     @classmethod
-    def attach(cls, fd: int) -> Arena:
-        return cls(fd, os.fstat(fd).st_size)
+    def attach(cls, fd: int, *, writable: bool = True) -> Arena:
+        return cls(fd, os.fstat(fd).st_size, writable=writable)
 
     def half(self, which: int) -> tuple[int, int]:
         """Start and end offset of the inputs' half (0) or the answers' half (1)."""

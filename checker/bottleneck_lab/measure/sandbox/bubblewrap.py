@@ -27,6 +27,9 @@ _NAMESPACES = (
     *("--die-with-parent", "--cap-drop", "ALL"),
 )
 _MOUNTS = ("--proc", "/proc", "--dev", "/dev")
+MAY_MOUNT = ("--cap-add", "CAP_SYS_ADMIN")
+"""What a process in the sandbox needs to make namespaces below its own; over nothing outside the sandbox."""
+_PART = ("unshare", "--mount", "--ipc", "--net", "--pid", "--fork", "true")
 _PROBE_S = 20
 
 
@@ -77,6 +80,19 @@ def namespaces() -> list[str]:
     return [path, *_NAMESPACES, *_no_namespaces_below(path), *_MOUNTS]
 
 
+@cache
+def lets_ranks_part() -> bool:
+    """Whether a trusted process in the sandbox can give each process that it starts namespaces of its own: an old, setuid bubblewrap gives nobody the right."""
+    path = bubblewrap()
+    if path is None:
+        return False
+    try:
+        _try(path, *MAY_MOUNT, command=_PART)
+    except subprocess.SubprocessError:
+        return False
+    return True
+
+
 def _no_namespaces_below(path: str) -> list[str]:
     """The option that keeps what runs in the sandbox from making another one, in which it would be root; since bubblewrap 0.8."""
     try:
@@ -86,8 +102,8 @@ def _no_namespaces_below(path: str) -> list[str]:
     return ["--disable-userns"]
 
 
-def _try(path: str, *options: str) -> None:
-    """Runs `true` in a sandbox as a check makes it. Raises CalledProcessError, TimeoutExpired."""
+def _try(path: str, *options: str, command: tuple[str, ...] = ("true",)) -> None:
+    """Runs `true`, or `command`, in a sandbox as a check makes it. Raises CalledProcessError, TimeoutExpired."""
     mounts = [word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)]
-    command = [path, *_NAMESPACES, *options, *_MOUNTS, "--tmpfs", "/tmp", *mounts, "--remount-ro", "/", "--", "true"]
-    subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=_PROBE_S)
+    sandbox = [path, *_NAMESPACES, *options, *_MOUNTS, "--tmpfs", "/tmp", *mounts, "--remount-ro", "/", "--"]
+    subprocess.run([*sandbox, *command], capture_output=True, text=True, errors="replace", check=True, timeout=_PROBE_S)

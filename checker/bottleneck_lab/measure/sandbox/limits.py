@@ -37,7 +37,7 @@ class Limits:
     memory_bytes: int = 6 << 30
     processes: int = 512
     open_files: int = 4096
-    file_bytes: int = 2 << 30
+    file_bytes: int = 4 << 30
     scratch_bytes: int = 4 << 30
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bottleneck_lab.measure.sandbox.bubblewrap import SYSTEM, bubblewrap, namespaces
+from bottleneck_lab.measure.sandbox.bubblewrap import MAY_MOUNT, SYSTEM, bubblewrap, namespaces
 from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, visible_nodes
 from bottleneck_lab.programs import find_program
 
@@ -19,11 +19,15 @@ _GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 @dataclass
 class Paths:
-    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read. `hidden` ones are empty to it."""
+    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read. `hidden` ones are empty to it.
+
+    `may_mount`: what starts in the sandbox is trusted, and makes narrower ones in it.
+    """
 
     scratch: Path
     readable: list[Path] = field(default_factory=list)
     hidden: list[Path] = field(default_factory=list)
+    may_mount: bool = False
 
 
 @cache
@@ -42,7 +46,10 @@ def python_folders() -> list[str]:
 
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
-    command = namespaces()[:]  # first /proc and /dev: what follows may lie below them
+    command = [
+        *namespaces(),
+        *(MAY_MOUNT if paths.may_mount else ()),
+    ]  # first /proc and /dev: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     weights = torch_home()

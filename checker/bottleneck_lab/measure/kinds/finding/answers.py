@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -47,6 +48,24 @@ def not_genuine(capture: OperatorCapture, truth: Truth, passes: int, begin_s: fl
         or _copied_passes(capture, truth, passes)
         or _not_warm(capture, truth, passes)
     )
+
+
+MARK = "aten::neg"
+"""After each pass a check's own script leaves one call of this a picture, on a vector whose length is the class that the model gave it."""
+MARKS_SHARE = 0.75
+"""Of the marks that have to be right: where two classes are as likely, rounding decides."""
+
+
+def not_of_this_run(capture: OperatorCapture, classes: Sequence[int], passes: int, seconds: float) -> str | None:
+    """Why the capture cannot be of the run that took `seconds` on the verifier's clock, on pictures of these classes; None when it can."""
+    if capture.end_s - capture.begin_s > seconds:
+        return "The passes in the capture took longer than your script ran: they are not what it did."
+    marks = Counter(call.dims[0] for call in capture.calls if call.name == MARK and call.dims)
+    wanted = Counter((index + 1,) for index in classes)
+    right = sum(min(marks[length], passes * count) for length, count in wanted.items())
+    if right >= MARKS_SHARE * passes * len(classes):
+        return None
+    return "The capture does not show this model at work on the pictures that `record` was given: run `model(images)` itself inside the profiler, once a pass."
 
 
 def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from bottleneck_lab.measure.kinds.finding import FindingSettings
 from bottleneck_lab.measure.kinds.finding.answers import (
     TimingComplaint,
     not_genuine,
+    not_of_this_run,
     other_times,
     wrong_bounds,
     wrong_ceiling,
@@ -52,13 +53,14 @@ def measure(context: Context[FindingSettings]) -> Measured:
         meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
         truth, captures = _find_truth(context, reference, judge, generator)
         other_cores = meter.cores()
+        takes = [_draw(context, reference, judge, generator) for _ in range(LEARNER_TRIES)]
     context.progress("running your script", 0.8)
     with CallSession.start(
         context, "learner", context.submission, "check_record.py", limits_of(context.settings)
     ) as learner:
         script = learner.worker
         meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
-        forged = _learners_capture(context, learner, judge, generator, truth)
+        forged = _learners_capture(learner, takes, truth)
         beside_script = max(other_cores, meter.cores())
     problems = {
         "genuine-capture": forged,
@@ -125,22 +127,30 @@ def _balance(reference: CallSession, judge: ModuleType) -> float:
     return float(next(published, ceilings[1] / ceilings[0]))
 
 
-def _learners_capture(
-    context: Context[FindingSettings],
-    learner: CallSession,
-    judge: ModuleType,
-    generator: np.random.Generator,
-    truth: Truth,
-) -> str | None:
+class _Take(NamedTuple):
+    """What the learner's script is to capture: secret pictures in a secret number of passes, and the class that the model gives each picture."""
+
+    pixels: np.ndarray[Any, Any]
+    passes: int
+    classes: list[int]
+
+
+def _draw(
+    context: Context[FindingSettings], reference: CallSession, judge: ModuleType, generator: np.random.Generator
+) -> _Take:
+    pixels = judge.make_inputs(generator, context.data, context.settings.judge)
+    classes = reference.call(["classes", pixels, 0])[1][0]
+    return _Take(pixels, int(generator.integers(3, 7)), [int(index) for index in classes])
+
+
+def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) -> str | None:
     """Lets the learner's script capture secret pictures; why its trace is not genuine, or None.
 
     Times that another program may have disturbed are looked at again.
     """
-    for _ in range(LEARNER_TRIES):
-        passes = int(generator.integers(3, 7))
-        pixels = judge.make_inputs(generator, context.data, context.settings.judge)
+    for pixels, passes, classes in takes:
         begin_s, clock_s = time.time(), _wall_clock_s()
-        answer = learner.call([pixels, passes])[1]
+        seconds, answer = learner.call([pixels, passes])
         if len(answer) != 1 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
             return "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the trace to the file it is given."
         try:
@@ -149,6 +159,8 @@ def _learners_capture(
             return f"{error.message} {error.remedy}"
         set_by_s = abs(_wall_clock_s() - clock_s)
         if problem := not_genuine(capture, truth, passes, begin_s - set_by_s, time.time() + set_by_s):
+            return problem
+        if problem := not_of_this_run(capture, classes, passes, seconds):
             return problem
         if not (problem := other_times(capture, truth, passes)):
             return None

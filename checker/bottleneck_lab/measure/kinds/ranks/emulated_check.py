@@ -143,10 +143,15 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
             f"After {steps} steps on {run.world} ranks the parameters are {apart:.1%} of the training's way from the reference's; "
             f"{TOLERANCE:.0%} is allowed."
         )
-    for step, ((_, mine), (_, right)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
-        ratio = np.sqrt(mine / right)
-        if not min(abs(ratio - scale) / scale for scale in (1.0, float(run.world))) <= GRADIENT_TOLERANCE:
-            return f"What was all-reduced in step {step} on {run.world} ranks is not the gradient: its norm is {ratio:.2f} times the reference's."
+    if any(order != reference.orders[0] for order in run.orders):
+        return f"A rank of {run.world} reported forward and backward in another order than the model's."
+    for step, (found, (right, *_)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
+        apart = min(one.differs_from(right) for one in found)
+        if not apart <= GRADIENT_TOLERANCE:
+            return (
+                f"What was all-reduced in step {step} on {run.world} ranks is not the gradient, whatever its scale: "
+                f"its values are spread otherwise than the reference's (by {apart:.0%}; {GRADIENT_TOLERANCE:.0%} is allowed)."
+            )
     return None
 
 

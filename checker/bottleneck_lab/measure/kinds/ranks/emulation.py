@@ -21,10 +21,12 @@ from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span, covered_us, merge
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, load_fabric
+from bottleneck_lab.measure.kinds.ranks.moments import Moments
 from bottleneck_lab.measure.kinds.ranks.protocol import OK, RankEvent
 from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.server import FabricServer
 from bottleneck_lab.measure.kinds.ranks.starvation import Starvation
+from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.sandbox.process import Worker, python_module
@@ -32,6 +34,8 @@ from bottleneck_lab.measure.sandbox.visible import Paths
 
 WARMUP_STEPS = 2
 """Steps before the timed ones: the reducer builds its buckets anew after the first."""
+_APART = "files, processes, network and shared memory of each rank's own"
+_TOGETHER = "could reach each other through files: they share the machine's"
 _SPARE_BYTES = 1 << 20
 RUN_S = 300.0
 """A run takes 20 s on two quiet cores, and several times that beside other programs, which is not the script's fault: what hangs is told by silence."""
@@ -69,13 +73,17 @@ class Secret:
 
 @dataclass
 class EmulatedRun:
-    """The result of a script's run on emulated ranks; every number is the verifier's own."""
+    """What a script's run on so many emulated ranks came to; every number is the verifier's own.
+
+    `gradients`: for each step what the reduced gradients may look like; `orders`: for each rank the modules in the order of its forward passes.
+    """
 
     world: int
     costs: CostTable
     clocks: list[RankClock]
     reduced_bytes: list[int]
-    gradients: list[tuple[float, float]]
+    gradients: list[list[Moments]]
+    orders: list[list[int]]
     start: np.ndarray[Any, Any]
     events: list[RankEvent]
     parameters: list[np.ndarray[Any, Any]]
@@ -180,13 +188,13 @@ class _Shared:
             stack.callback(theirs.close)
             return ours, theirs
 
-        def arena() -> Arena:
-            made = Arena.create(size)
+        def arena(*, others_write: bool = True) -> Arena:
+            made = Arena.create(size, others_write=others_write)
             stack.callback(made.close)
             return made
 
         runs = [[pair() for _ in range(world)] for world in worlds]
-        return cls(runs, [arena() for _ in range(max(worlds))], arena(), pair())
+        return cls(runs, [arena() for _ in range(max(worlds))], arena(others_write=False), pair())
 
     def job(self, folder: Path, entry: str) -> dict[str, Any]:
         """What the worker is told: descriptors by their numbers, and where the script lies."""
@@ -197,6 +205,7 @@ class _Shared:
             "go": self.go[1].fileno(),
             "folder": str(folder),
             "entry": entry,
+            "apart": lets_ranks_part(),
         }
 
     def close_theirs(self) -> None:
@@ -209,7 +218,7 @@ class Crew:
     """A worker that has torch imported, and forks the ranks of one run after the other from it."""
 
     def __init__(self, shared: _Shared, worker: Worker, costs: CostTable) -> None:
-        self.isolation = worker.isolation
+        self.isolation = {**worker.isolation, "ranks": _APART if lets_ranks_part() else _TOGETHER}
         self._shared = shared
         self._worker = worker
         self._costs = costs
@@ -244,6 +253,7 @@ class Crew:
             [link.clock for link in server.links],
             server.links[0].ledger.reduced_bytes,
             server.gradients,
+            [link.ledger.order for link in server.links],
             server.start,
             server.recorded,
             server.all_parameters(),
@@ -265,7 +275,7 @@ def crew(
         job = shared.job(scratch / "code", entry)
         worker = Worker(
             python_module("bottleneck_lab.measure.kinds.ranks.rank", msgspec.json.encode(job).decode()),
-            Paths(scratch),
+            Paths(scratch, may_mount=job["apart"]),
             LIMITS,
             pass_fds=[*chain(*job["sockets"]), *job["arenas"], job["result"], job["go"]],
             cores=None,

@@ -13,7 +13,7 @@ from bottleneck_lab.grading.verdict import CriterionResult
 TOLERANCE = 0.02
 """Largest distance from the reference's parameters, as a share of how far training moved them: sending gradients as bfloat16 comes to 0.004."""
 GRADIENT_TOLERANCE = 0.1
-"""Largest relative difference of the reduced gradient's norm from the reference's, in any step."""
+"""Largest relative difference, in any step, of how the reduced gradients' values are spread from the reference's; see `Moments`."""
 
 
 class RanksMeasurement(msgspec.Struct, frozen=True):

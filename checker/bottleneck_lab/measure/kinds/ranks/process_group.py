@@ -6,7 +6,8 @@ A script may replace or forge anything in here, being in the same process; the f
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     EventKind,
     RankEvent,
     asked,
+    group_of,
 )
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch
 
@@ -33,10 +35,13 @@ BACKEND = "emulated"
 class Client:
     """One rank's end of the socket and its shared memory."""
 
-    def __init__(self, sock: socket.socket, arena: Arena, result: Arena) -> None:
+    def __init__(self, sock: socket.socket, arena: Arena, result: Arena, world: int) -> None:
         self.sock = sock
+        self.world = range(world)
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
-        self.result = torch.frombuffer(result.memory, dtype=torch.uint8)
+        with warnings.catch_warnings():  # it is only read, as the kernel sees to
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            self.result = torch.frombuffer(result.memory, dtype=torch.uint8)
 
     def tell(self, kind: EventKind, *fields: int) -> None:
         self.sock.sendall(RankEvent(kind, *fields).pack())
@@ -55,8 +60,20 @@ class Client:
         self.tell(EventKind.BACKWARD, 0, module, images)
         return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if asked(module) else 1.0
 
-    def exchange(self, kind: EventKind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0) -> None:
-        """A collective: `send` into shared memory, wait for every rank, then the result back into `receive`, one after the other."""
+    def exchange(
+        self,
+        kind: EventKind,
+        send: torch.Tensor | None,
+        receive: list[torch.Tensor],
+        index: int = 0,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        """A collective of `ranks`: `send` into shared memory, wait for them all, then the result back into `receive`, one after the other.
+
+        The whole world reads one result; of any fewer ranks each gets its own, since others may exchange something meanwhile.
+        """
+        ranks = self.world if ranks is None else ranks
+        result = self.result if len(ranks) == len(self.world) else self.arena
         dtype = (
             DTYPES.index(str((send if send is not None else receive[0]).dtype).removeprefix("torch."))
             if send is not None or receive
@@ -65,12 +82,12 @@ class Client:
         elements = send.numel() if send is not None else sum(tensor.numel() for tensor in receive)
         if send is not None:
             _typed(self.arena, send.dtype, send.numel()).copy_(send.reshape(-1))
-        self.tell(kind, dtype, index, 0, elements)
+        self.tell(kind, dtype, index, 0, elements, group_of(ranks))
         if self.read(1) != OK:
             raise ConnectionError("the emulated fabric refused a collective")
         offset = 0
         for tensor in receive:
-            flat = _typed(self.result[offset:], tensor.dtype, tensor.numel())
+            flat = _typed(result[offset:], tensor.dtype, tensor.numel())
             tensor.copy_(flat.view(tensor.shape))
             offset += tensor.numel() * tensor.element_size()
 
@@ -124,10 +141,11 @@ class _Done(dist.Work):
 
 
 class EmulatedGroup(dist.ProcessGroup):
-    """All ranks of the job, over the fabric. What it does not offer raises, as an unsupported collective of any backend does."""
+    """Some ranks of the job, or all, over the fabric. What it does not model it refuses by name."""
 
-    def __init__(self, rank: int, size: int, client: Client, watch: HostWatch) -> None:
-        super().__init__(rank, size)
+    def __init__(self, rank: int, ranks: Sequence[int], client: Client, watch: HostWatch) -> None:
+        super().__init__(rank, len(ranks))
+        self.ranks = list(ranks)
         self.client = client
         self.watch = watch
 
@@ -143,7 +161,7 @@ class EmulatedGroup(dist.ProcessGroup):
             operation = _bitwise(opts.reduceOp)
         with self.watch, torch.no_grad():
             for tensor in tensors:
-                self.client.exchange(EventKind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
+                self._exchange(EventKind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
         return _Done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
@@ -154,26 +172,61 @@ class EmulatedGroup(dist.ProcessGroup):
         with self.watch, torch.no_grad():
             for tensor in tensors:
                 send = tensor.detach() if self.rank() == opts.rootRank else None
-                self.client.exchange(EventKind.BROADCAST, send, [tensor.detach()], opts.rootRank)
+                self._exchange(EventKind.BROADCAST, send, [tensor.detach()], self.ranks[opts.rootRank])
         return _Done(tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
         """Every rank's values on every rank, one tensor each."""
         with self.watch, torch.no_grad():
             for output, tensor in zip(outputs, inputs, strict=True):
-                self.client.exchange(EventKind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
+                self._exchange(EventKind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
         return _Done([part for output in outputs for part in output])
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         with self.watch, torch.no_grad():
-            self.client.exchange(EventKind.ALLGATHER, tensor.detach(), [output.detach()])
+            self._exchange(EventKind.ALLGATHER, tensor.detach(), [output.detach()])
         return _Done([output])
+
+    all_gather_single = _allgather_base  # type: ignore[assignment]  # newer torch's name; it names the second argument otherwise
 
     def barrier(self, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         """Waits for every rank, and the host with it."""
         with self.watch:
-            self.client.exchange(EventKind.BARRIER, None, [])
+            self._exchange(EventKind.BARRIER, None, [])
         return _Done([])
+
+    def _exchange(
+        self, kind: EventKind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0
+    ) -> None:
+        self.client.exchange(kind, send, receive, index, self.ranks)
+
+
+def _refuse(name: str) -> None:
+    def refused(_group: EmulatedGroup, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"the emulated fabric does not model {name.strip('_')}: it has all-reduce, broadcast, all-gather and barrier"
+        )
+
+    setattr(EmulatedGroup, name, refused)
+
+
+for _name in (
+    *(
+        "reduce",
+        "gather",
+        "scatter",
+        "send",
+        "recv",
+        "recv_anysource",
+        "alltoall",
+        "alltoall_base",
+        "all_to_all_single",
+    ),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+    *("all_gather_single_coalesced", "gather_single", "gather_into_tensor", "monitored_barrier"),
+):
+    _refuse(_name)
 
 
 def _bitwise(operation: Any) -> int:

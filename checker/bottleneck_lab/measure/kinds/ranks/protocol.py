@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
 EVENT = struct.Struct("<BBHIQQ")
-"""kind, flag, which, number, amount, pad: 24 bytes."""
+"""kind, flag, which, number, amount, group: 24 bytes."""
 BATCH = struct.Struct("<IIIII")
 """micro-batches, images, channels, height, width; zero micro-batches end the training. Pixels (float32) and labels (int64) follow."""
 OK = b"\x01"
@@ -44,14 +45,14 @@ class EventKind(IntEnum):
 
 
 class RankEvent(NamedTuple):
-    """One event of one rank."""
+    """One event of one rank. `group`: whom a collective is for, a bit a rank."""
 
     kind: EventKind
     flag: int = 0
     which: int = 0
     number: int = 0
     amount: int = 0
-    pad: int = 0
+    group: int = 0
 
     def pack(self) -> bytes:
         return EVENT.pack(*self)
@@ -66,4 +67,16 @@ def unpack(raw: bytes) -> RankEvent:
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool"]
 ITEM_BYTES = [4, 2, 2, 8, 4, 8, 1, 1]
 FLOATING = {0, 1, 2, 3}
+
+
+def group_of(ranks: Iterable[int]) -> int:
+    """These ranks as an event names them."""
+    return sum(1 << rank for rank in ranks)
+
+
+def members(group: int) -> list[int]:
+    """The ranks that an event names, in their order."""
+    return [rank for rank in range(group.bit_length()) if group >> rank & 1]
+
+
 REDUCTIONS = ["sum", "avg", "max", "min"]

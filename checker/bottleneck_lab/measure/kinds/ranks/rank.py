@@ -14,14 +14,16 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, though not in its __all__
+from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-defined]  # public, though not in its __all__
 from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.ranks.apart import leave_others, take_own_files
 from bottleneck_lab.measure.kinds.ranks.process_group import BACKEND, Client, EmulatedGroup
 from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch, Interceptor, watch_host, watch_modules, watch_passes
@@ -32,7 +34,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class RankJob(msgspec.Struct, frozen=True):
-    """What the worker is started with: sockets by run and rank, memory by rank, the line on which a byte starts each run, and the script's folder."""
+    """What the worker is started with: sockets by run and rank, memory by rank, the line on which a byte starts each run, and the script's folder.
+
+    `apart`: ranks get namespaces of their own.
+    """
 
     sockets: list[list[int]]
     arenas: list[int]
@@ -40,15 +45,26 @@ class RankJob(msgspec.Struct, frozen=True):
     go: int
     folder: str
     entry: str
+    apart: bool
 
 
 def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
     """Everything one rank does; returns when the script's training is over and its parameters lie in shared memory."""
-    client = Client(socket.socket(fileno=sockets[rank]), Arena.attach(job.arenas[rank]), Arena.attach(job.result))
-    watch = HostWatch(client.tell)
-    dist.Backend.register_backend(
-        BACKEND, lambda _store, rank, size, _timeout: EmulatedGroup(rank, size, client, watch), devices=["cpu"]
+    client = Client(
+        socket.socket(fileno=sockets[rank]),
+        Arena.attach(job.arenas[rank]),
+        Arena.attach(job.result, writable=False),
+        len(sockets),
     )
+    watch = HostWatch(client.tell)
+    everyone = range(len(sockets))
+
+    def group(options: Any, _: Any) -> EmulatedGroup:
+        return EmulatedGroup(options.group_rank, options.global_ranks_in_group or everyone, client, watch)
+
+    dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["cpu"])
+    # Each rank's store is its own. Groups need no agreement through one: every collective names its ranks to the fabric.
+    setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
     dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
     watch_modules(model, client.tell, client.factor)
     if rank == 0:
@@ -82,6 +98,27 @@ def run_rank(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, mo
     os._exit(0)
 
 
+def live_apart(job: RankJob, sockets: list[int]) -> None:
+    """Returns in a grandchild that shares nothing with other ranks.
+
+    A child would be process 1 of its namespace, which signals do not end: it waits, as does the process that was forked for the rank.
+    """
+    leave_others()
+    for _ in range(2):
+        if child := os.fork():
+            _end_with(child, {job.go, *job.arenas, *_still_open(job, sockets)})
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    take_own_files(Path(job.folder).parent)
+
+
+def _end_with(child: int, descriptors: set[int]) -> None:
+    """Holds none of these descriptors, waits for the child, and ends as it does."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
 def warm_up() -> None:
     """Has torch import what it imports late, once here instead of in every rank."""
     import torch._dynamo
@@ -110,6 +147,8 @@ def fork_ranks(sockets: list[int], job: RankJob, recipe: ModuleType, model: torc
         child = os.fork()
         if child == 0:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if job.apart:
+                live_apart(job, sockets)
             run_rank(rank, sockets, job, recipe, model)
         children.append(child)
     for descriptor in sockets:

@@ -33,29 +33,42 @@ class Ledger:
         self.micro_batches = costs.micro_batches
         self.reduced_bytes: list[int] = []
         self.fetched = 0
+        self.order: list[int] = []
+        """Modules as the first forward pass went through them. Backward goes through the same ones, last first."""
         self._open_step()
 
     def _open_step(self) -> None:
         self._forwards = [0] * len(self.costs.modules)
         self._backwards = [0] * len(self.costs.modules)
-        self._in_backward = False
-        self._ready = self._sent = self._bytes = 0
+        self._ready = self._bytes = 0
+        self._sent: dict[int, int] = {}
 
     def forward(self, module: int, images: int) -> None:
         """A module's forward pass on this many images."""
         self._expect(module, images)
+        if module not in self.order:
+            self.order.append(module)
+        self._in_turn(module, self._forwards, self.order, "forward")
         self._forwards[module] += 1
-        self._in_backward = False
 
-    def backward(self, module: int, images: int) -> bool:
-        """A module's backward pass. True for the first one after a forward, which opens a new micro-batch's account."""
+    def backward(self, module: int, images: int) -> None:
+        """A module's backward pass. The last micro-batch's makes the module's gradients ready to be reduced."""
         self._expect(module, images)
-        opens = not self._in_backward
-        if opens:
-            self._in_backward, self._ready, self._sent = True, 0, 0
+        self._in_turn(module, self._backwards, self.order[::-1], "backward")
         self._backwards[module] += 1
-        self._ready += self.costs.modules[module].elements
-        return opens
+        if self._backwards[module] == self.micro_batches:
+            self._ready += self.costs.modules[module].elements
+
+    def _in_turn(self, module: int, done: list[int], order: list[int], what: str) -> None:
+        """Every pass takes the modules in the graph's order: the next is the first one in it that has run as seldom as any."""
+        following = min(order, key=lambda one: done[one], default=None)
+        if module != following:
+            modules = self.costs.modules
+            due = "none of the model's modules" if following is None else modules[following].name
+            raise Violation(
+                "wrong output",
+                f"Rank {self.rank} reported {what} through {modules[module].name} where the graph has {due} next.",
+            )
 
     def backwards(self, module: int) -> int:
         """How often this step has run the module's backward."""
@@ -70,18 +83,21 @@ class Ledger:
                 f"Rank {self.rank} ran the model on {images} of the {self.images} images of a micro-batch.",
             )
 
-    def reduces_gradients(self, dtype: int, elements: int) -> bool:
-        """Whether an all-reduce now can be one of gradients; if so it is booked.
+    def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
+        """Whether an all-reduce now, among the ranks of `group`, can be one of the gradients that the update uses; if so it is booked.
 
-        Raises Violation where more was sent than backward has yet computed, or in fewer bits than the brief allows.
+        What is sent before the last micro-batch's backward has begun is none. Raises Violation where more was sent than backward has made ready.
         """
-        if not self._in_backward or dtype not in FLOATING or elements < SMALLEST_GRADIENT:
+        if not any(self._backwards) or dtype not in FLOATING or elements < SMALLEST_GRADIENT:
             return False
-        self._sent += elements
         self._bytes += elements * ITEM_BYTES[dtype]
-        if self._sent > self._ready + SLACK and self._ready < self.costs.elements:
+        if not self._ready:
+            return False
+        sent = self._sent[group] = self._sent.get(group, 0) + elements
+        if sent > self._ready + SLACK and self._ready < self.costs.elements:
             raise Violation(
-                "tampered", f"Rank {self.rank} sent {self._sent} gradients when backward had computed {self._ready}."
+                "tampered",
+                f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had computed {self._ready}.",
             )
         return True
 
@@ -96,11 +112,12 @@ class Ledger:
                     "wrong output",
                     f"Step {step} on rank {self.rank} ran {what} {seen} times; {self.micro_batches} micro-batches make a step.",
                 )
-        share = self._sent / self.costs.elements
-        if not 1 <= share <= MOST_SENT:
+        shares = [sent / self.costs.elements for sent in self._sent.values()]
+        share = max(shares, default=0.0) if any(one > MOST_SENT for one in shares) else sum(shares)
+        if not 1 <= share <= MOST_SENT * max(1, len(shares)):
             raise Violation(
                 "wrong output",
-                f"Step {step} on rank {self.rank} updated the weights when {share:.0%} of the gradients had been all-reduced over the ranks.",
+                f"Step {step} on rank {self.rank} updated the weights when {share:.0%} of the gradients had been all-reduced.",
             )
         self.reduced_bytes.append(self._bytes)
         self._open_step()

@@ -15,6 +15,7 @@ import numpy as np
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, Fabric
+from bottleneck_lab.measure.kinds.ranks.moments import NOTHING, Moments
 from bottleneck_lab.measure.kinds.ranks.protocol import (
     BATCH,
     DTYPES,
@@ -27,6 +28,8 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     EventKind,
     RankEvent,
     asked,
+    group_of,
+    members,
     unpack,
 )
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
@@ -103,10 +106,11 @@ class FabricServer:
         self.links = [
             Link(sock, arena, RankClock(fabric), Ledger(rank, costs)) for rank, (sock, arena) in enumerate(links)
         ]
-        self.gradients: list[tuple[float, float]] = []
+        self.gradients: list[list[Moments]] = []
         self.start = np.zeros(0, np.float32)
         self.recorded: list[RankEvent] = []
-        self._window = (0.0, 0.0)
+        self._everyone = group_of(range(len(links)))
+        self._reduced: dict[int, Moments] = {}
 
     @property
     def world(self) -> int:
@@ -205,8 +209,7 @@ class FabricServer:
         if event.kind is EventKind.FORWARD:
             link.ledger.forward(event.which, event.number)
         elif event.kind is EventKind.BACKWARD:
-            if link.ledger.backward(event.which, event.number) and link is self.links[0]:
-                self._window = (0.0, 0.0)
+            link.ledger.backward(event.which, event.number)
             if asked(event.which):
                 micro_batch = link.ledger.backwards(event.which)
                 link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
@@ -214,7 +217,7 @@ class FabricServer:
             link.ledger.optimizer()
         play(link.clock, event, self.costs)
         if len(self.gradients) < link.clock.step:
-            self.gradients.append(self._window)
+            self.gradients.append(self._step_moments())
 
     def _hand_out(self, rank: int, link: Link) -> None:
         batch = self.batches(link.ledger.fetched, rank)
@@ -239,13 +242,17 @@ class FabricServer:
         link.finished = True
 
     def _enter(self, rank: int, link: Link, event: RankEvent) -> None:
+        if not event.group >> rank & 1 or event.group > self._everyone:
+            raise Violation("tampered", f"Rank {rank} entered a collective of ranks that it is not one of.")
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
         reduces = event.kind is EventKind.ALLREDUCE
-        link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount)
+        link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount, event.group)
         link.waiting, link.announced = event, link.clock.announce()
-        if all(other.waiting is not None for other in self.links):
+        if all(self.links[other].waiting == event for other in members(event.group)):
             self._collective(event)
+        elif all(other.waiting is not None for other in self.links):
+            raise self._at_odds(event)
 
     def _carries(self, event: RankEvent) -> bool:
         """Whether the link knows the type and the reduction, and has room for the result."""
@@ -255,29 +262,35 @@ class FabricServer:
             operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
             if not operation or (operation == "avg" and event.flag not in FLOATING):
                 return False
-        parts = self.world if event.kind is EventKind.ALLGATHER else 1
+        parts = event.group.bit_count() if event.kind is EventKind.ALLGATHER else 1
         return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
     def _collective(self, event: RankEvent) -> None:
-        odd = next((rank for rank, link in enumerate(self.links) if link.waiting != event), None)
-        if odd is not None:
-            raise Violation(
-                "crashed",
-                f"Rank {odd} is in {self._words(odd)} while rank {self.world - 1} is in {self._words(self.world - 1)}.",
-            )
-        self._move(event)
-        end = max(link.announced[1] for link in self.links) + collective_us(
-            event, self.fabric.whole(self.world), self.fabric
-        )
-        for link in self.links:
+        ranks = members(event.group)
+        links = [self.links[rank] for rank in ranks]
+        self._move(event, links)
+        end = max(link.announced[1] for link in links) + collective_us(event, self.fabric.shape(ranks), self.fabric)
+        for link in links:
             communicate(link.clock, event, link.announced, end, gradients=link.gradients)
             link.waiting = None
-        for link in self.links:
+        for link in links:
             link.send(OK)
+
+    def _at_odds(self, event: RankEvent) -> Violation:
+        """Every rank waits and none of their collectives has all its ranks: whichever came last finds one of its own in another."""
+        ranks = members(event.group)
+        odd = next(rank for rank in ranks if self.links[rank].waiting != event)
+        other = next(rank for rank in reversed(ranks) if self.links[rank].waiting == event)
+        return Violation(
+            "crashed", f"Rank {odd} is in {self._words(odd)} while rank {other} is in {self._words(other)}."
+        )
 
     def _words(self, rank: int) -> str:
         event = self.links[rank].waiting
-        return "no collective" if event is None else f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}"
+        if event is None:
+            return "no collective"
+        ranks = "" if event.group == self._everyone else f" among ranks {', '.join(map(str, members(event.group)))}"
+        return f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}{ranks}"
 
     def _hung(self, after_s: float) -> Violation:
         late = [rank for rank, link in enumerate(self.links) if link.waiting is None and not link.finished]
@@ -294,8 +307,8 @@ class FabricServer:
             )
         return Violation("timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s.")
 
-    def _move(self, event: RankEvent) -> None:
-        """Carries a collective's payload: the result lies in the shared result region when this returns."""
+    def _move(self, event: RankEvent, links: list[Link]) -> None:
+        """Carries a collective's payload. Of the whole world the result lies in the shared region when this returns, else in each member's own memory."""
         import torch
 
         if event.kind is EventKind.BARRIER:
@@ -303,31 +316,42 @@ class FabricServer:
         dtype = getattr(torch, DTYPES[event.flag])
         count, size = event.amount, ITEM_BYTES[event.flag]
         result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
-        sources = [torch.frombuffer(link.arena.memory, dtype=torch.uint8)[: count * size] for link in self.links]
+        arenas = [torch.frombuffer(link.arena.memory, dtype=torch.uint8) for link in links]
+        sources = [arena[: count * size] for arena in arenas]
+        parts = 1
         if event.kind is EventKind.BROADCAST:
-            result[: count * size].copy_(sources[event.which % self.world])
+            root = self.links[event.which % self.world]
+            result[: count * size].copy_(sources[links.index(root) if root in links else 0])
         elif event.kind is EventKind.ALLGATHER:
+            parts = len(sources)
             for rank, source in enumerate(sources):
                 result[rank * count * size : (rank + 1) * count * size].copy_(source)
         else:
-            norm = _reduce(
+            moments = _reduce(
                 [source.view(dtype) for source in sources], result[: count * size].view(dtype), REDUCTIONS[event.which]
             )
-            if self.links[0].gradients:
-                self._note(norm)
+            if self.links[0] in links and links[0].gradients:
+                self._reduced[event.group] = self._reduced.get(event.group, NOTHING).plus(moments)
+        if event.group != self._everyone:
+            for arena in arenas:
+                arena[: parts * count * size].copy_(result[: parts * count * size])
 
-    def _note(self, norm: tuple[float, float]) -> None:
-        self._window = (self._window[0] + norm[0], self._window[1] + norm[1])
+    def _step_moments(self) -> list[Moments]:
+        """What the gradients of a step may be: all that the whole world reduced, with what any one smaller group did. Closes the step's account."""
+        whole = self._reduced.pop(self._everyone, NOTHING)
+        found = [whole.plus(part) for part in self._reduced.values()] or [whole]
+        self._reduced = {}
+        return found
 
 
-def _reduce(sources: list[Any], out: Any, operation: str) -> tuple[float, float]:
+def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
     """Reduces over the ranks in their order, narrow floats in float32, a piece at a time so that the sums stay in cache.
 
-    Returns the sum and the sum of squares of a floating result.
+    Returns the moments of a floating result.
     """
     import torch
 
-    total = squares = 0.0
+    moments = NOTHING
     for at in range(0, out.numel(), _CHUNK):
         pieces = [source[at : at + _CHUNK] for source in sources]
         wide = torch.float32 if out.dtype in (torch.float16, torch.bfloat16) else out.dtype
@@ -341,6 +365,7 @@ def _reduce(sources: list[Any], out: Any, operation: str) -> tuple[float, float]
             sum_ /= len(sources)
         out[at : at + _CHUNK] = sum_
         if out.dtype.is_floating_point:
-            total += float(sum_.sum())
-            squares += float(sum_.dot(sum_))
-    return total, squares
+            squares = sum_ * sum_
+            of_piece = float(sum_.abs().sum()), float(squares.sum()), float(squares.dot(squares))
+            moments = moments.plus(Moments(*of_piece))
+    return moments

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.scaling import Point, Sweep
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock
-from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, Fabric, load_fabric
+from bottleneck_lab.measure.kinds.ranks.costs import Algorithm, Fabric, Shape, load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, EmulatedRun
-from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, RankEvent
+from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, RankEvent, members
 from bottleneck_lab.measure.kinds.ranks.timing import COLLECTIVES, collective_us, communicate, play
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -17,6 +17,7 @@ class _Replayed:
     """One rank's recorded events, and what they come to among any number of ranks that all do the same."""
 
     def __init__(self, run: EmulatedRun, algorithm: Algorithm) -> None:
+        self.world = run.world
         self.events = run.events
         self.costs = run.costs
         self.fabric: Fabric = load_fabric()
@@ -42,7 +43,17 @@ class _Replayed:
         return clock
 
     def _collective_us(self, event: RankEvent, world: int) -> float:
-        return collective_us(event, self.fabric.whole(world), self.fabric, self.algorithm)
+        return collective_us(event, self._shape(event, world), self.fabric, self.algorithm)
+
+    def _shape(self, event: RankEvent, world: int) -> Shape:
+        """The ranks of a collective in a job of `world` ranks: all, as many of one node, or as many of every node as there were."""
+        ranks, nodes = self.fabric.shape(members(event.group))
+        if ranks == self.world:
+            return self.fabric.whole(world)
+        if nodes == 1:
+            return Shape(min(ranks, world), 1)
+        nodes_there = self.fabric.nodes(world)
+        return Shape(min(nodes_there * (ranks // nodes), world), nodes_there)
 
     def link_us(self, world: int) -> float:
         """Time on the link of the last step's collectives, one after the other."""
@@ -73,7 +84,7 @@ def sweep(runs: dict[int, EmulatedRun], ranks: list[int], algorithm: Algorithm =
 
 
 def _assumptions(runs: dict[int, EmulatedRun], algorithm: Algorithm) -> list[str]:
-    batch = "the same batch a rank at every size (weak scaling); one link a node, no shared switches, no stragglers, no failures"
+    batch = "the same batch a rank at every size (weak scaling); no shared switches, no stragglers, no failures"
     if algorithm == "ring":
         real = " and ".join(map(str, sorted(runs)))
         return [

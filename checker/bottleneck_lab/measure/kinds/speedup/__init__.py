@@ -27,15 +27,20 @@ class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """reference: the file that the reference worker loads; by default the lab's entry, as shipped.
 
-    max_s: longest time for the timed pairs. self_test_margin: how far apart the reference may be from itself.
+    max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones, however fast the code is.
+    self_test_margin: how far apart the reference may be from itself.
+    standards: a trusted file whose answers show what is allowed; the judge is given them with `compared` of the untimed answers.
     triton_sources, sanitize: see kernels.py. launches: what `lab check --static` calls to see how kernels are launched (launches.py).
     """
 
     call_s: float = 30.0
     max_s: float = 120.0
     warmup_calls: int = 2
+    judged: int = 100
     self_test_margin: float = SELF_TEST_MARGIN
     reference: str | None = None
+    standards: str | None = None
+    compared: int = 16
     triton_sources: tuple[str, ...] = ()
     sanitize: str | None = None
     launches: tuple[HostCall, ...] = ()

@@ -21,7 +21,8 @@ Code that meets the target would have to fall on the wrong side of it seven time
 class Case:
     """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
 
-    `cpu_s`: CPU seconds of the learner's calls, added up. `out_of_time`: the learner's calls have used up the time of the whole comparison.
+    `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep busy.
+    `out_of_time`: the learner's calls have used up the time of the whole comparison.
     """
 
     name: str
@@ -30,19 +31,31 @@ class Case:
     learner_s: list[float] = field(default_factory=list)
     decisions: dict[str, Decision] = field(default_factory=dict)
     cpu_s: float = 0.0
+    threads: int | None = None
     out_of_time: bool = False
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Asks every test about the pairs so far; True while one of them wants more."""
-        without = self.without_overhead()
+        whole = self.charged()
+        without = whole.without_overhead()
         self.decisions = {
-            id_: _agreed(test, SAMPLES[id_](self), SAMPLES[id_](without), exhausted=exhausted)
+            id_: _agreed(test, SAMPLES[id_](whole), SAMPLES[id_](without), exhausted=exhausted)
             for id_, test in tests.items()
         }
         if self.out_of_time and self.is_far(tests) and len(self.learner_s) >= FAR_PAIRS:
             seen = bounds_at(self.ratios(), rank=1)
             self.decisions["speedup"] = Decision(State.FAIL, seen, len(self.learner_s), wanted=0)
         return any(decision.wanted for decision in self.decisions.values())
+
+    @property
+    def cores(self) -> float:
+        """How many cores the learner's calls kept busy on average."""
+        return self.cpu_s / max(sum(self.learner_s), 1e-9)
+
+    def charged(self) -> Case:
+        """The same with the learner's time as it would have been on the cores that it may use: time times cores over threads, where that is more."""
+        beyond = max(1.0, self.cores / self.threads) if self.threads else 1.0
+        return replace(self, learner_s=[second * beyond for second in self.learner_s], threads=None)
 
     def without_overhead(self) -> Case:
         """The same without the protocol's time; of an answer faster than that, nothing is left."""

@@ -1,13 +1,16 @@
 """The `speedup` kind: how much faster the learner's code answers than the reference, call by call, each call a fresh secret input.
 
 Reference and learner take turns in an order drawn at random, one frozen while the other runs; the statistic is the ratio of each pair.
-Every timed answer is judged, after the clock has stopped.
+Every timed answer is judged, after the clock has stopped, and so are 100 further ones that nobody times, mixed with them: of code that errs in one
+call out of twenty, 0.6% would not be caught. Their number depends on nothing that the learner's code does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from types import ModuleType
@@ -25,7 +28,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
     refuse_more_threads,
     refuse_overhead,
 )
-from bottleneck_lab.measure.kinds.speedup.results import answers_result, spared, target_results
+from bottleneck_lab.measure.kinds.speedup.results import answers_result, of_each, spared, target_results
 from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -44,7 +47,8 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
             workers.learner = learner
-            measured = _compare(workers)
+            with _standards(context, limits) as workers.standards:
+                measured = _compare(workers)
         if on_gpu:
             beside_s = measured.details["cases"][workers.names[0]]["reference_s"]
             refuse_kernels_left_running(before_s, beside_s, workers.reference_alone_s())
@@ -52,6 +56,16 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
+
+
+@contextlib.contextmanager
+def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[CallSession | None]:
+    """The worker that runs what the brief allows, in a lab that has one."""
+    if context.settings.standards is None:
+        yield None
+        return
+    with CallSession.start(context, "reference", context.pristine(), context.settings.standards, limits) as standards:
+        yield standards
 
 
 def _compare(workers: Workers) -> Measured:
@@ -67,20 +81,22 @@ def _compare(workers: Workers) -> Measured:
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
     waited_s = worker.waited_s()
     tests = sequential_tests(context, itself.doubt)
-    cases = sample(workers, [Case(name, overhead_s) for name in names], tests)
+    allowed = getattr(workers.judge, "threads", lambda _case: None)
+    cases = sample(workers, [Case(name, overhead_s, threads=allowed(name)) for name in names], tests)
     waited_s, other_cores = worker.waited_s() - waited_s, meter.cores()
     refuse_overhead(cases, tests)
-    refuse_more_threads(cases, workers.judge)
+    refuse_more_threads(cases)
+    workers.refuse_overall()
     ratios = [ratio for case in cases for ratio in case.ratios()]
-    medians = [median(case.ratios()) for case in cases if case.ratios()]
+    medians = [median(case.charged().ratios()) for case in cases if case.ratios()]
     timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
     return Measured(
         [
-            answers_result(context, cases, hard),
+            answers_result(context, cases, hard + workers.further),
             *target_results(context, cases, spared(cases, tests, waited_s), other_cores),
         ],
         details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
-        notes=[itself.sentence],
+        notes=[itself.sentence, *of_each(cases)],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
             noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from types import ModuleType
 
 from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
@@ -18,7 +17,7 @@ MAX_SLOWED = 1.3
 Clocks that fall under load are to stay within it; never measured.
 """
 MAX_CORES_SHARE = 1.1
-"""Cores kept busy over the threads that a case allows: CPU time is counted in hundredths of a second where there is no control group."""
+"""Cores kept busy over the threads that a case allows: beyond this it is no slip."""
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
@@ -48,11 +47,12 @@ def refuse_kernels_left_running(before_s: float, beside_s: list[float], after_s:
         )
 
 
-def refuse_more_threads(cases: list[Case], judge: ModuleType) -> None:
-    """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and more cores were busy with it: the reference keeps to it."""
+def refuse_more_threads(cases: list[Case]) -> None:
+    """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
+
+    A few percent more are charged as time (`Case.charged`).
+    """
     for case in cases:
-        allowed = judge.threads(case.name) if hasattr(judge, "threads") else None
-        cores = case.cpu_s / max(sum(case.learner_s), 1e-9)
-        if allowed and len(case.learner_s) >= PAIRS.looks[0] and cores > MAX_CORES_SHARE * allowed:
-            asked = "one thread" if allowed == 1 else f"{allowed} threads"
-            raise LearnerFault("tampered", f"It may use {asked} but kept {cores:.1f} cores busy ({case.name}).")
+        if case.threads and len(case.learner_s) >= PAIRS.looks[0] and case.cores > MAX_CORES_SHARE * case.threads:
+            asked = "one thread" if case.threads == 1 else f"{case.threads} threads"
+            raise LearnerFault("tampered", f"It may use {asked} but kept {case.cores:.1f} cores busy ({case.name}).")

@@ -27,6 +27,15 @@ def answers_result(context: Context[SpeedupSettings], cases: list[Case], hard: i
     return grade_check(context.required("right-answers"), None, checked)
 
 
+def of_each(cases: list[Case]) -> list[str]:
+    """Every case with what it came to, where there are several: a criterion's figure is the worst one's alone."""
+    return [
+        f"{case.name}: {median(case.charged().ratios()):.2f}x in {len(case.learner_s)} pairs"
+        for case in cases
+        if case.learner_s and len(cases) > 1
+    ]
+
+
 def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> dict[str, str]:
     """The tests whose miss hangs on the time in which the learner's threads waited for a core, or that have no partner to share it with, and why, if
     more is known than that others were busy.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import msgspec
 
 from bottleneck_lab.grading.criteria import sequential_test
-from bottleneck_lab.grading.sequential import SequentialTest
+from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, SAMPLES, Case
@@ -22,17 +23,50 @@ def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[st
 
 def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
     """Measures pairs until every test of every case has decided, or one has failed, which no other can make good, or the time is up."""
-    begin, max_s = time.monotonic(), workers.context.settings.max_s
+    further, begin, max_s = Further(workers, len(cases)), time.monotonic(), workers.context.settings.max_s
     open_ = list(cases)
-    while open_ and not any(case.failed() for case in cases) and (spent_s := time.monotonic() - begin) < max_s:
+    while open_ and not any(case.failed() for case in cases) and (spent_s := further.clock() - begin) < max_s:
+        further.some()
         workers.time_pair(workers.context.rng.choice(open_))
         workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
     for case in cases:
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
-        _settle_slowest(workers, cases, tests, time.monotonic() - begin)
+        _settle_slowest(workers, cases, tests, further.clock() - begin)
+    further.rest(beyond_s=max_s if any(case.failed() for case in cases) else math.inf)
     return cases
+
+
+class Further:
+    """The answers that are judged and not timed: at moments drawn among the timed pairs, so that no call tells which of them it is."""
+
+    def __init__(self, workers: Workers, cases: int) -> None:
+        self.workers = workers
+        self.left = workers.context.settings.judged
+        self.spent_s = 0.0
+        # Twice the mean that would use them up by the first look: whatever is left afterwards is asked at the end.
+        self._most = 2 * self.left // (PAIRS.looks[0] * cases)
+
+    def clock(self) -> float:
+        """Seconds as the monotonic clock has them, without those of these calls."""
+        return time.monotonic() - self.spent_s
+
+    def some(self) -> None:
+        """As many as a draw says."""
+        for _ in range(min(self.left, self.workers.context.rng.randint(0, self._most + 1))):
+            self._one()
+
+    def rest(self, beyond_s: float) -> None:
+        """All that are left; where code has been found too slow for them to matter, until these calls have taken `beyond_s`."""
+        while self.left and self.spent_s < beyond_s:
+            self._one()
+
+    def _one(self) -> None:
+        begin = time.monotonic()
+        self.workers.untimed()
+        self.left -= 1
+        self.spent_s += time.monotonic() - begin
 
 
 def _settle_slowest(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float) -> None:

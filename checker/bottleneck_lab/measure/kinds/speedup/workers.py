@@ -10,7 +10,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.statistics import log_ratios
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, SelfTest, self_test, shuffled_order
+from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, SelfTest, Side, self_test, shuffled_order
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
@@ -21,9 +21,13 @@ from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 
 class Workers:
-    """The two workers of a check, the learner's from when it is there; the judge, the names of the cases, and the inputs."""
+    """The two workers of a check, the learner's from when it is there; the judge, the names of the cases, and the inputs.
+
+    `further`: how many answers were judged and not timed.
+    """
 
     learner: CallSession
+    standards: CallSession | None = None
 
     def __init__(self, context: Context[SpeedupSettings], reference: CallSession, judge: ModuleType) -> None:
         self.context = context
@@ -31,6 +35,9 @@ class Workers:
         self.judge = judge
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
+        self.further = 0
+        settings = context.settings
+        self._compared = set(context.rng.sample(range(settings.judged), min(settings.compared, settings.judged)))
 
     def inputs(self, case: str) -> list[Value]:
         """Fresh inputs for one call of a case."""
@@ -48,9 +55,9 @@ class Workers:
             reference = self.reference.call(inputs)[1]
             self.check(case, inputs, self.learner.call(inputs)[1], reference)
 
-    def time_pair(self, case: Case) -> None:
-        """Times one pair on one fresh input, in random order, and judges the answer."""
-        inputs, answers = self.inputs(case.name), {}
+    def time_pair(self, case: Case) -> tuple[list[Value], dict[Side, list[Any]]]:
+        """Times one pair on one fresh input, in random order, and judges the answer. Returns the input, and the answer of each side."""
+        inputs, answers = self.inputs(case.name), dict[Side, list[Any]]()
         for side in shuffled_order(self.context.rng, 1)[0]:
             session = self.learner if side == "learner" else self.reference
             before_s = session.worker.cpu_s()
@@ -58,6 +65,21 @@ class Workers:
             (case.learner_s if side == "learner" else case.reference_s).append(seconds)
             case.cpu_s += session.worker.cpu_s() - before_s if side == "learner" else 0.0
         self.check(case.name, inputs, answers["learner"], answers["reference"])
+        return inputs, answers
+
+    def untimed(self) -> None:
+        """A pair like those that are timed, for nothing but its answer."""
+        inputs, answers = self.time_pair(Case(self.context.rng.choice(self.names)))
+        if self.standards is not None and self.further in self._compared:
+            allowed = self.standards.call(inputs)[1]
+            self.judge.compare(answers["learner"], answers["reference"], allowed)
+        self.further += 1
+
+    def refuse_overall(self) -> None:
+        """Raises LearnerFault for what only all answers together show, where the judge looks at them so."""
+        wrong = self.judge.overall(self.context.settings.judge) if hasattr(self.judge, "overall") else None
+        if wrong:
+            raise LearnerFault("wrong output", wrong)
 
     def adversarial(self) -> int:
         """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a wrong answer."""

@@ -1,0 +1,59 @@
+"""What the brief allows and what it does not, run on every picture that answers are held against. Trusted; never handed out."""
+
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
+from weights import load_resnet50
+
+RESIZE, CROP = 232, 224
+MEAN = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
+STD = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+FILTERS = (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationMode.LANCZOS)
+
+
+def load(device):
+    """A function from a JPEG to the probabilities of four ways, 4×1000: all in bfloat16, then enlarged from too few pixels by each of FILTERS."""
+    exact = load_resnet50().to(device)
+    coarse = load_resnet50().to(device, torch.bfloat16, memory_format=torch.channels_last)
+
+    def answers(jpeg):
+        with torch.inference_mode():
+            small = decoded(jpeg, enough=False)
+            enlarged = torch.cat([normalised(prepared(small, filter_)) for filter_ in FILTERS])
+            every = [coarse(in_bfloat16(decoded(jpeg, enough=True)).to(device)).float(), exact(enlarged.to(device))]
+            return torch.softmax(torch.cat(every), dim=1).cpu().numpy().astype(np.float32)
+
+    return answers
+
+
+def decoded(jpeg, *, enough):
+    """The photograph decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 that has as many pixels as the resize needs, or at the next smaller one."""
+    image = Image.open(io.BytesIO(jpeg))
+    least = min(image.size)
+    scales = [scale for scale in (1, 2, 4, 8) if least >= scale * RESIZE]
+    scale = scales[-1] if enough else min(8, 2 * scales[-1])
+    image.draft("RGB", (image.width // scale, image.height // scale))
+    return image.convert("RGB")
+
+
+def prepared(image, filter_):
+    """1×3×224×224, uint8."""
+    return F.pil_to_tensor(F.center_crop(F.resize(image, [RESIZE], filter_), [CROP, CROP])).unsqueeze(0)
+
+
+def normalised(pixels):
+    """As the network wants it, float32."""
+    return (pixels.float() / 255 - MEAN) / STD
+
+
+def in_bfloat16(image):
+    """As the network wants it, every step from the decoded pixels on in bfloat16."""
+    pixels = F.pil_to_tensor(image).unsqueeze(0).to(torch.bfloat16)
+    pixels = (pixels / 255 - MEAN.bfloat16()) / STD.bfloat16()
+    return F.center_crop(F.resize(pixels, [RESIZE], antialias=True), [CROP, CROP]).contiguous(
+        memory_format=torch.channels_last
+    )

@@ -1,0 +1,24 @@
+from contextlib import nullcontext
+
+import recipe
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+
+def wrap(model):
+    return DistributedDataParallel(model, bucket_cap_mb=10)
+
+
+def train(ddp, optimizer, batches):
+    for micro_batches in batches:
+        optimizer.zero_grad()
+        for number, (images, labels) in enumerate(micro_batches, start=1):
+            with nullcontext() if number == 1 else ddp.no_sync():
+                (cross_entropy(ddp(images), labels) / len(micro_batches)).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    recipe.main(wrap, train)

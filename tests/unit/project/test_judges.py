@@ -1,0 +1,26 @@
+"""The page that says what judges what: every mutant and every variant has its place in it."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.workspace.mutants import load_mutants
+
+ROOT = Path(__file__).parents[3]
+TABLES = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["_judges"]()
+
+
+@pytest.mark.parametrize("slug", sorted(load_labs()))
+def test_every_mutant_and_variant_of_a_lab_is_in_its_table(slug):
+    lab = load_labs()[slug]
+    section = TABLES.split(f"## {lab.spec.name or slug}\n")[1].split("\n## ")[0]
+    for mutant in load_mutants(lab):
+        assert f"`{mutant.id}`" in section
+        assert f"| {mutant.breaks} |" in section
+        assert f"*{mutant.fails_with}*" in section
+    for variant in (ROOT / "tests" / "variants" / slug).glob("*/"):
+        assert f"`{variant.name}`" in section

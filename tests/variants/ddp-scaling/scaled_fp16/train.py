@@ -1,0 +1,34 @@
+from contextlib import nullcontext
+
+import recipe
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+SCALE = 1024  # half precision has no room for small gradients
+
+
+def wrap(model):
+    ddp = DistributedDataParallel(model, bucket_cap_mb=10)
+
+    def reduce(_, bucket):
+        half = bucket.buffer().mul(SCALE).div_(dist.get_world_size()).to(torch.float16)
+        work = dist.all_reduce(half, async_op=True)
+        return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(SCALE))
+
+    ddp.register_comm_hook(None, reduce)
+    return ddp
+
+
+def train(ddp, optimizer, batches):
+    for micro_batches in batches:
+        optimizer.zero_grad()
+        for number, (images, labels) in enumerate(micro_batches, start=1):
+            with nullcontext() if number == len(micro_batches) else ddp.no_sync():
+                (cross_entropy(ddp(images), labels) / len(micro_batches)).backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    recipe.main(wrap, train)
