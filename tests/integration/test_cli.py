@@ -687,6 +687,7 @@ class TestDev:
         assert done.returncode == 0, done.stdout + done.stderr
         assert [line for line in done.stdout.splitlines() if line.startswith("✓")] == [
             "✓ mine: files",
+            "✓ mine: capture of the starter on cpu",
             "✓ mine: starter on cpu",
             "✓ mine: solution on cpu",
             *(f"✓ mine: variant {name} on cpu" for name in ("convolution", "doubling", "running-total")),

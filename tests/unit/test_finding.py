@@ -14,7 +14,7 @@ from PIL import Image
 
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands import dev, solution
+from bottleneck_lab.commands import proving, solution
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.finding import capture as finding_capture
 from bottleneck_lab.measure.kinds.finding import check as finding
@@ -440,13 +440,13 @@ def checked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(checked, tmp_path, monkeypatch, device):
-    monkeypatch.setattr("bottleneck_lab.commands.dev.data_folder", lambda _: tmp_path / "photos")
+    monkeypatch.setattr("bottleneck_lab.commands.proving.data_folder", lambda _: tmp_path / "photos")
     lab = find_lab("resnet-top-ops")
     assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
-    assert dev._check(lab, lab.solution, device).outcome == "PASS"
-    assert dev._check(lab, lab.path, device).reason == "wrong diagnosis"
+    assert proving.check(lab, lab.solution, device).outcome == "PASS"
+    assert proving.check(lab, lab.path, device).reason == "wrong diagnosis"
     monkeypatch.setattr(Recorder, "writes", False)
-    assert failed(dev._check(lab, lab.solution, device)) == ["genuine-capture"]
+    assert failed(proving.check(lab, lab.solution, device)) == ["genuine-capture"]
 
 
 def failed(verdict):

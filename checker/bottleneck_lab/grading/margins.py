@@ -1,0 +1,161 @@
+"""How far measured work lies from a lab's targets, and whether a target is safe on all the machines it was tried on.
+
+Pure: verdicts go in, distances come out. A distance is how many times as good as the target asks: 1 is the target itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.catalog import CriterionSpec, Device
+from bottleneck_lab.grading.verdict import Verdict
+
+CLEAR, SHORT = 1.1, 0.9
+"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says."""
+
+Part = Literal["starter", "capture", "solution", "variants", "mutants"]
+"""What of a lab is proved."""
+
+
+class Margin(msgspec.Struct, frozen=True):
+    """One measured criterion. `bar` is the target, or the share of it that `margin` asks for; `low` and `high` bound the value."""
+
+    criterion: str
+    value: float
+    low: float
+    high: float
+    bar: float
+    at_least: bool
+    unit: str = ""
+
+    @property
+    def least(self) -> float:
+        """The distance that is sure: of the bound on the bad side."""
+        return _distance(self.low, self.bar) if self.at_least else _distance(self.bar, self.high)
+
+    @property
+    def most(self) -> float:
+        """The distance that may be: of the bound on the good side."""
+        return _distance(self.high, self.bar) if self.at_least else _distance(self.bar, self.low)
+
+
+def _distance(good: float, asked: float) -> float:
+    """Good over asked; large, but finite, where nothing at all is left of what is to be small."""
+    return good / asked if asked > 0 else (1.0 if good <= 0 else 1e9)
+
+
+def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Margin]:
+    """The criteria of a verdict that have a target and were measured. An exact value is its own bounds."""
+    bars = {spec.id: spec.target * spec.margin for spec in criteria if spec.target is not None}
+    return [
+        Margin(
+            result.id,
+            result.value,
+            result.value if result.low is None else result.low,
+            result.value if result.high is None else result.high,
+            bars[result.id],
+            result.direction == "at_least",
+            result.unit,
+        )
+        for result in verdict.criteria
+        if result.id in bars and result.value is not None
+    ]
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it has to miss."""
+
+    part: Part
+    name: str
+    device: Device
+    outcome: str
+    margins: list[Margin]
+    machine: str
+    right: bool
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of `lab dev check`."""
+
+    lab: str
+    what: str
+    problems: list[str]
+    proof: Proof | None = None
+
+
+class TargetSafety(msgspec.Struct, frozen=True):
+    """What the machines say of one target. `problems` is empty where it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
+
+    lab: str
+    device: str
+    criterion: str
+    bar: float
+    unit: str
+    at_least: bool
+    right: list[tuple[float, str]]
+    slow: list[tuple[float, str]]
+    problems: list[str]
+    safe_from: float | None
+    safe_to: float | None
+
+
+def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
+    """Every target in the rows, by lab, device and criterion, held against all work that was to meet it and all that was to miss it."""
+    found: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
+    for row in rows:
+        for margin in row.proof.margins if row.proof else []:
+            assert row.proof is not None
+            found.setdefault((row.lab, row.proof.device, margin.criterion), []).append((row, row.proof, margin))
+    return [_safety(key, group) for key, group in sorted(found.items())]
+
+
+def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -> TargetSafety:
+    lab, device, criterion = key
+    right = [(margin.least, _who(row, proof)) for row, proof, margin in group if proof.right]
+    slow = [(margin.most, _who(row, proof)) for row, proof, margin in group if not proof.right]
+    nearest, fastest = min(right, default=None), max(slow, default=None)
+    bar, at_least = group[0][2].bar, group[0][2].at_least
+    return TargetSafety(
+        lab,
+        device,
+        criterion,
+        bar,
+        group[0][2].unit,
+        at_least,
+        sorted(right),
+        sorted(slow, reverse=True),
+        _unsafe(nearest, fastest),
+        *_safe_targets(bar, at_least, nearest, fastest),
+    )
+
+
+def _who(row: Row, proof: Proof) -> str:
+    return f"{row.what}, {proof.machine}"
+
+
+def _unsafe(nearest: tuple[float, str] | None, fastest: tuple[float, str] | None) -> list[str]:
+    """Both sides must have been tried, and be clear of the target."""
+    found = []
+    if nearest is None:
+        found.append("no right solution was measured.")
+    elif nearest[0] < CLEAR:
+        found.append(f"right work is {nearest[0]:.2f} times as good as asked, {CLEAR:g} is safe ({nearest[1]}).")
+    if fastest is None:
+        found.append("nothing was measured that has to miss it.")
+    elif fastest[0] > SHORT:
+        found.append(f"slow work is {fastest[0]:.2f} times as good as asked, {SHORT:g} is safe ({fastest[1]}).")
+    return found
+
+
+def _safe_targets(
+    bar: float, at_least: bool, nearest: tuple[float, str] | None, fastest: tuple[float, str] | None
+) -> tuple[float | None, float | None]:
+    """The lowest and the highest target that leave both sides clear; None for both where there is none."""
+    if nearest is None or fastest is None or fastest[0] / SHORT > nearest[0] / CLEAR:
+        return None, None
+    factors = (fastest[0] / SHORT, nearest[0] / CLEAR)
+    low, high = (bar * factor if at_least else bar / max(factor, 1e-9) for factor in factors)
+    return min(low, high), max(low, high)

@@ -1,0 +1,46 @@
+"""Rules that a capture of the shipped workload must meet: what lab.toml says of it has to be there to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.catalog import Lab
+from bottleneck_lab.declared import unknown
+from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.measure.lab_rules.declarations import asked_by_kind, at
+
+COSTLY = 1.2
+"""A finding whose removal brings more than this is worth a lab, and a line in lab.toml."""
+
+
+def captured(lab: Lab, summary: Summary) -> list[str]:
+    """What a capture of the starter shows otherwise than lab.toml says, each as one sentence."""
+    figures = figures_of(summary)
+    return [*_taught(lab, summary), *_evidence(lab, summary), *_figures(lab, figures)]
+
+
+def _taught(lab: Lab, summary: Summary) -> Iterator[str]:
+    costliest = summary.findings[0] if summary.findings else None
+    shown = f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)" if costliest else "none at all"
+    if lab.spec.taught and (costliest is None or costliest.id != lab.spec.taught):
+        yield f"{at(lab, 'taught')}: the costliest finding of the capture is {shown}, not `{lab.spec.taught}`."
+    missing = costliest is not None and costliest.expected_gain_ratio > COSTLY
+    if not lab.spec.taught and missing and not asked_by_kind(lab):
+        yield f"{at(lab)}: the costliest finding of the capture is {shown}, and `taught` names none."
+
+
+def _evidence(lab: Lab, summary: Summary) -> Iterator[str]:
+    found = [finding.id for finding in summary.findings]
+    for number, hint in enumerate(lab.spec.hints):
+        if hint.finding is not None and hint.finding not in found:
+            shows = f"it shows {', '.join(found)}" if found else "it shows none"
+            yield f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its evidence; {shows}."
+
+
+def _figures(lab: Lab, figures: Mapping[str, float]) -> Iterator[str]:
+    for number, question in enumerate(lab.spec.questions):
+        for figure in filter(None, (question.from_capture, question.shows)):
+            if figure not in figures:
+                problem = f"{at(lab, 'questions', number)}: the capture has no figure `{figure}`"
+                yield unknown(problem, figure, list(figures))

@@ -1,0 +1,56 @@
+"""What a capture of the starter must show: judged on made-up captures whose findings are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.catalog import HintSpec, QuestionSpec, find_lab
+from bottleneck_lab.measure.lab_rules.captured import captured
+from bottleneck_lab.trace import load
+
+CAPTURES = Path(__file__).parents[2] / "datasets" / "captures"
+
+
+@pytest.fixture(scope="module")
+def starved():
+    return summarise(load(CAPTURES / "synthetic-input.json.gz"))
+
+
+def lab(**changes):
+    found = find_lab("dataloader")
+    plain = {"hints": [], "questions": [], **changes}
+    return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, **plain))
+
+
+def test_the_costliest_finding_is_the_one_that_is_taught(starved):
+    assert captured(lab(taught="input-starved"), starved) == []
+    (said,) = captured(lab(taught="launch-bound"), starved)
+    assert "the costliest finding of the capture is `input-starved`" in said
+    assert "not `launch-bound`" in said
+
+
+def test_a_lab_that_teaches_no_finding_must_show_none(starved):
+    (said,) = captured(lab(taught=""), starved)
+    assert "`taught` names none" in said
+
+
+def test_a_hint_s_evidence_must_be_there(starved):
+    hints = [HintSpec("{evidence}", "input-starved"), HintSpec("{evidence}", "sync-stalls")]
+    (said,) = captured(lab(taught="input-starved", hints=hints), starved)
+    assert "no finding `sync-stalls` for its evidence; it shows input-starved" in said
+
+
+def test_a_figure_that_a_question_is_held_against_must_be_there(starved):
+    asked = [
+        QuestionSpec("a", "share", "?", from_capture="idle_input_share"),
+        QuestionSpec("b", "share", "?", from_capture="dta_share"),
+        QuestionSpec("c", "interval", "?", shows="nowhere_share"),
+    ]
+    found = captured(lab(taught="input-starved", questions=asked), starved)
+    assert len(found) == 2
+    assert "no figure `dta_share`. Did you mean `data_share`?" in found[0]
+    assert "no figure `nowhere_share`" in found[1]
