@@ -45,15 +45,15 @@ def test_the_example_is_in_order(content):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("threads = 1", "threds = 1", r"lab.toml, line 31: there is no `threds` here\. Did you mean `threads`\?"),
-        ("max_s = 60", 'max_s = "60"', r"line 32: `max_s`: expected a number, got text"),
+        ("threads = 1", "threds = 1", r"lab.toml, line 30: there is no `threds` here\. Did you mean `threads`\?"),
+        ("max_s = 60", 'max_s = "60"', r"line 31: `max_s`: expected a number, got text"),
         ('measure = "speedup"', 'measure = "spedup"', r"line 5: There is no kind .* Known kinds: .*speedup"),
-        ('id = "speedup"', 'id = "speed"', r"line 41: `speedup` does not measure `speed`\. Did you mean `speedup`\?"),
+        ('id = "speedup"', 'id = "speed"', r"line 40: `speedup` does not measure `speed`\. Did you mean `speedup`\?"),
         ('id = "right-answers"', 'id = "p50-ms"', r"cpu lacks the criterion `right-answers`"),
         ('kind = "target"', 'kind = "mechanism"', r"`speedup` is a criterion of kind `target`"),
         ("target = 3.0\n", "", r"the criterion speedup has no target"),
         ("shipped code\"\ntarget", "shipped code, {targte}\"\ntarget", r"has `{targte}`.*Did you mean `target`\?"),
-        ('taught = "python-overhead"', 'taught = "nonsense"', r"line 9: no detector reports `nonsense`"),
+        ('starter_fails = ', 'taught = "nonsense"\nstarter_fails = ', r"line 9: no detector reports `nonsense`"),
         ("[[hints]]\ntext = \"How", "[[hints]]\nfinding = \"python-overhead\"\ntext = \"How", r"shows none of it"),
         ("[[hints]]\ntext = \"The", "[[hints]]\nfinding = \"pyton\"\ntext = \"{evidence} The", r"no detector .* `pyton`"),
         ("How many times does", "{evidence} How many times does", r"names no `finding`"),
@@ -133,6 +133,6 @@ def test_lines_are_found_in_nested_tables_and_past_texts_of_many_lines():
 
 def test_an_unknown_device_is_told_with_those_that_there_are(content):
     spoil(content, TOML, "[devices.cpu.settings]", "[devices.tpu.settings]")
-    with pytest.raises(LabError, match=r"line 30: there is no `tpu` here.*Valid: cpu, cuda, virtual") as caught:
+    with pytest.raises(LabError, match=r"line 29: there is no `tpu` here.*Valid: cpu, cuda, virtual") as caught:
         load_declared(content / TOML, LabSpec)
     assert "docs/authors.md" in caught.value.remedy
