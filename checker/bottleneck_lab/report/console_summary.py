@@ -225,16 +225,19 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 
 def _print_memory(sheet: Sheet, summary: Summary) -> None:
     """How much each device held over the capture, where allocations were recorded."""
-    for number, use in enumerate(summary.memory[:TOP]):
-        if not number:
-            sheet.heading("Memory held, from left to right")
+    if summary.memory:
+        sheet.heading("Memory held, from left to right")
+    for use in summary.memory[:TOP]:
         where = "host" if use.device < 0 else f"device {use.device}"
         levels = sheet.strip([level / max(use.peak_bytes, 1) for level in use.levels_bytes], max(20, sheet.width - 16))
-        sheet.path(f"{where:10} {levels}", indent=2)
-        first, peak, grown = (
-            words.format_bytes(size) for size in (use.first_bytes, use.peak_bytes, use.growth_bytes_per_step)
+        first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
+        grown = (
+            f"; {words.format_bytes(use.growth_bytes_per_step)} more from step to step"
+            if use.growth_bytes_per_step
+            else ""
         )
-        sheet.line(f"{first} at the first record, {peak} at the highest; from step to step {grown} more.", indent=2)
+        sheet.path(f"{where:10} {levels}", indent=2)
+        sheet.line(f"{first} at the first record, {peak} at the highest{grown}.", indent=2)
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:

@@ -12,8 +12,11 @@ from bottleneck_lab.analysis.roofline import MatrixRow, Roofline, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 PAGE = Path("/home/ada/photos/.lab/attempts/0003.html")
 
@@ -50,6 +53,13 @@ def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, 
     line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")
     assert ("under the roofline of H100" in text) is shown
     assert all(part in line for part in ("18.4%", "735 µs", "compute-bound")) is shown
+
+
+def test_memory_is_told_from_first_to_highest(draw):
+    """A learner is asked for it: what is only on the page is not there over a network."""
+    capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
+    told = " ".join(draw(render_summary, evidence_only(capture)).split())
+    assert "260.0 MiB at the first record, 272.0 MiB at the highest; 4.0 MiB more from step to step." in told
 
 
 def test_comparison(draw, golden):
