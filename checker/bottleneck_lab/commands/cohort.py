@@ -337,7 +337,7 @@ def backup(
     """Write the whole cohort to one file, while it runs."""
     with open_cohort(folder) as cohort:
         count = back_up(cohort, file)
-    say(f"Wrote {file}: {count} different submissions, readable by you alone.", style="green")
+    say(f"Wrote {file}: {count} submissions, readable by you alone.", style="green")
 
 
 def restore(
