@@ -86,13 +86,18 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(iso=iso, plain=plain, figure=figure, lab_name=lab_name)
+    environment.filters.update(iso=iso, plain=plain, figure=figure, counted=counted, lab_name=lab_name)
     return environment
 
 
 def plain(text: object) -> str:
     """Text that learners wrote, without characters that a browser would act on or that hide others."""
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in str(text))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 hint`, `2 hints`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def figure(value: float | None, unit: str = "") -> str:
