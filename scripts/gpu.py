@@ -74,7 +74,8 @@ def gpu_labs() -> list[Any]:
     """Every lab in the folder labs/ that is measured on `cuda`, in the course or not yet."""
     import msgspec
 
-    from bottleneck_lab.catalog import Lab, LabSpec, read_toml
+    from bottleneck_lab.catalog import Lab, LabSpec
+    from bottleneck_lab.declared import read_toml
 
     found = []
     for path in sorted((ROOT / "labs").glob("*/lab.toml")):
