@@ -18,6 +18,7 @@ from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
 from bottleneck_lab.analysis.roofline import Machine, Roofline, find_roofline
+from bottleneck_lab.analysis.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
 from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
@@ -74,6 +75,8 @@ class Summary(msgspec.Struct, frozen=True):
     roofline: Roofline = Roofline()
     workers: list[WorkerUse] = []
     """The worker processes of a data loader, where the capture looked inside them."""
+    serving: ServingUse | None = None
+    """The batches of a server, where the capture shows them."""
     blind: bool = False
     """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
 
@@ -157,6 +160,7 @@ def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: 
         collectives=find_collectives(inside),
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
+        serving=find_serving(timeline, window),
     )
 
 

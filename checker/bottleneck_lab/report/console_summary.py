@@ -46,6 +46,7 @@ def render_summary(summary: Summary, console: Console) -> None:
         _print_inside(sheet, summary, lead)
     _print_memory(sheet, summary)
     _print_workers(sheet, summary)
+    _print_serving(sheet, summary)
     _print_operators(sheet, summary)
     _print_roofline(sheet, summary)
     _print_lines(sheet, summary)
@@ -250,6 +251,18 @@ def _print_workers(sheet: Sheet, summary: Summary) -> None:
         sheet.line(f"{use.worker}: {took}", indent=1)
     for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
         _print_named(sheet, row.line, row.share, words.format_duration(row.time_ns))
+
+
+def _print_serving(sheet: Sheet, summary: Summary) -> None:
+    """The batches of a server, and what the host did for each."""
+    use = summary.serving
+    if use is None:
+        return
+    sheet.heading("Batches served")
+    sheet.line(f"{words.format_serving(use)}.", indent=1)
+    for part in use.parts:
+        beside = f"{words.format_share(part.beside_device_share)} of it while the device works"
+        sheet.line(f"{part.name:<12} {words.format_duration(part.batch_ns):>9} a batch, {beside}", indent=2)
 
 
 def _print_operators(sheet: Sheet, summary: Summary) -> None:

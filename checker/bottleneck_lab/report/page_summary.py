@@ -174,7 +174,7 @@ def _finding(finding: Finding) -> Markup:
 
 def operators_section(summary: Summary) -> Section | None:
     """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies, launches, memory, ranks."""
-    wide = [build(summary) for build in (_workers, _kernels, _operators, _roofline, _lines)]
+    wide = [build(summary) for build in (_workers, _serving, _kernels, _operators, _roofline, _lines)]
     small = [build(summary) for build in (_syncs, _copies, _collectives, _launches, _memory, _stragglers)]
     if not any(wide) and not any(small):
         return None
@@ -193,6 +193,19 @@ def _workers(summary: Summary) -> Markup | None:
         ]
     head = ["worker, and its lines (sampled)", "time", "share"]
     return _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
+
+
+def _serving(summary: Summary) -> Markup | None:
+    """One row a part of the work for a server's batches."""
+    use = summary.serving
+    if use is None:
+        return None
+    cells = [
+        [part.name, words.format_duration(part.batch_ns), words.format_share_column(part.beside_device_share)]
+        for part in use.parts
+    ]
+    head = ["the host's part", "a batch", "while the device works"]
+    return _table(head, cells, f"Batches served: {words.format_serving(use)}", numeric=(1, 2))
 
 
 def _operators(summary: Summary) -> Markup | None:

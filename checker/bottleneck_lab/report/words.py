@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.roofline import Machine
+from bottleneck_lab.analysis.serving import ServingUse
 from bottleneck_lab.analysis.syncs import SyncRow
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import LabError
@@ -65,6 +66,16 @@ def format_duration(ns: float) -> str:
 
 def _decimals(value: float) -> int:
     return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+
+
+def format_serving(use: ServingUse) -> str:
+    """A server's batches as one line."""
+    least, most = use.sizes[0][0], use.sizes[-1][0]
+    sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
+    return (
+        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes {format_duration(use.batch_ns)} for one, "
+        f"then pauses for {format_duration(use.gap_ns)}, and idles {format_share(use.idle_share)} of the time"
+    )
 
 
 def format_flops(rate: float) -> str:

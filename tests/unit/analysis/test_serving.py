@@ -1,0 +1,87 @@
+"""The batches of a server, as its capture shows them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from rich.console import Console
+
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.console_summary import render_summary
+from bottleneck_lab.trace import load
+
+MS = 1000.0
+
+
+def event(name, start_ms, length_ms, **more):
+    category = {"cat": "user_annotation", "pid": 5, "tid": 6, "args": {}}
+    return {"ph": "X", "name": name, "ts": start_ms * MS, "dur": length_ms * MS, **category, **more}
+
+
+def batch(start_ms, length_ms, images):
+    place = {"cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
+    return event(f"emulated: inference (batch {images})", start_ms, length_ms, **place)
+
+
+@pytest.fixture
+def summary_of(tmp_path):
+    def made(events):
+        path = tmp_path / "trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events, "emulatedDevice": "a test"}).encode()))
+        return summarise(load(path))
+
+    return made
+
+
+def in_turns(count=6):
+    """Pre-processing, then inference, over and over: 60 ms and 40 ms."""
+    for number in range(count):
+        begin = 100 * number
+        yield event("queue", begin, 1)
+        yield event("preprocess", begin + 1, 59)
+        yield event("infer", begin + 60, 40)
+        yield batch(begin + 60, 40, 16 if number else 4)
+
+
+def test_batches_that_take_turns_with_their_pre_processing(summary_of):
+    use = summary_of(list(in_turns())).serving
+    assert use.batches == 6
+    assert use.sizes == [(4, 1), (16, 5)]
+    assert use.mean_images == pytest.approx(14)
+    assert use.images_per_s == pytest.approx(160)
+    assert (use.batch_ns, use.gap_ns) == (40_000_000, 60_000_000)
+    assert use.idle_share == pytest.approx(300 / 540)
+    parts = {part.name: part for part in use.parts}
+    assert parts["preprocess"].beside_device_share == 0
+    assert parts["infer"].beside_device_share == pytest.approx(1)
+    assert "h2d" not in parts
+
+
+def test_batches_that_are_prepared_while_others_run(summary_of):
+    events = [batch(100 * number, 99, 16) for number in range(6)]
+    events += [event("preprocess", 100 * number + 10, 50, tid=9) for number in range(6)]
+    events += [event("infer", 100 * number, 99) for number in range(6)]
+    use = summary_of(events).serving
+    assert {part.name: part.beside_device_share for part in use.parts}["preprocess"] == pytest.approx(1)
+    assert use.idle_share < 0.02
+
+
+def test_what_serves_no_batches_has_none(summary_of):
+    assert summary_of([event("preprocess", 0, 5), event("infer", 5, 5), batch(5, 5, 1)]).serving is None
+    training = [event("data", 10 * number, 5) for number in range(9)] + [
+        batch(10 * number, 4, 16) for number in range(9)
+    ]
+    assert summary_of(training).serving is None
+
+
+def test_the_report_says_it(summary_of):
+    console = Console(width=120, record=True)
+    render_summary(summary_of(list(in_turns())), console)
+    text = console.export_text()
+    assert (
+        "6 batches of 14.0 (4 to 16) images, 160 images/s; the device takes 40.0 ms for one, then pauses for 60.0 ms"
+        in " ".join(text.split())
+    )
+    assert "0% of it while the device works" in text
