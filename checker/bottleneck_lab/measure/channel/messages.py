@@ -172,6 +172,39 @@ class Told(Message, number=20):
     answer: list[Value]
 
 
+@dataclass(frozen=True, eq=False)
+class Infer(Message, number=21):
+    """Server to device: `count` images of this type lie in a slot."""
+
+    slot: int
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred(Message, number=22):
+    """Device to server: the scores of the images that lay in a slot, which may be used again."""
+
+    slot: int
+    scores: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Ran(Message, number=23):
+    """Device to verifier: a batch that has run, in ns of the monotonic clock. `means`: what it saw of each image, by block.
+
+    `kept`: the rows drawn in secret, whose pixels are `kept_images`.
+    """
+
+    arrived_ns: int
+    started_ns: int
+    ended_ns: int
+    scores: Array
+    means: Array
+    kept: Array
+    kept_images: Array
+
+
 def message_of(number: int, values: list[Value]) -> Message:
     """The message of that number. Raises ValueError where there is none, or where its fields are others."""
     if (type_ := _TYPES.get(number)) is None:

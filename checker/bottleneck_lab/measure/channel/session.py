@@ -97,6 +97,11 @@ class Session:
         if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
+    def freeze(self, doing: str) -> None:
+        """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
+        if not self.worker.freeze():
+            raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
+
     def expect(self, due: type[MessageT], timeout_s: float, doing: str) -> MessageT:
         """The next message, which must be of this type."""
         return self.require(self.receive(timeout_s, doing), due, doing)
@@ -183,17 +188,12 @@ class CallSession(Session):
         session = cls(role, worker, Channel(ours, arena))
         try:
             session.expect(Ready, limits.start_s, "starting up")
-            session._freeze("starting up")
+            session.freeze("starting up")
         except BaseException:
             session.close()
             raise
         session.channel.limit_sends(limits.call_s)
         return session
-
-    def _freeze(self, doing: str) -> None:
-        """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
-        if not self.worker.freeze():
-            raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
 
     def call(self, inputs: list[Value]) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
@@ -215,7 +215,7 @@ class CallSession(Session):
         seconds = time.perf_counter() - began
         if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
             raise self.closed("answering a call")
-        self._freeze("answering a call")
+        self.freeze("answering a call")
         self.watch("answering a call")
         return seconds, answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import psutil
 from bottleneck_lab.measure.channel.messages import DeviceReady
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
-from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.context import Context, WorkerContext
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
@@ -77,9 +78,16 @@ class DeviceProcess:
         A real one measures its step now, while there is no script that could make it longer.
         """
         batch = context.settings.batch
-        arena = Arena.create(SLOTS * batch * BYTES_PER_IMAGE)
-        process, channel, script_socket = start_device(context, arena, step_s, batch)
-        device = cls(process, channel, script_socket, arena, step_s, partial(_end, process, context.janitor))
+        engine = "cuda" if context.device == "cuda" else "emulated"
+        options = ["--engine", engine, "--step-s", repr(step_s), "--batch", str(batch)]
+        return cls.launch(context, PROGRAM, options, SLOTS * batch * BYTES_PER_IMAGE)
+
+    @classmethod
+    def launch(cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int) -> Self:
+        """Starts a device process of any kind with its own `options`, and waits until it is ready."""
+        arena = Arena.create(arena_bytes)
+        process, channel, script_socket = start_device(context, program, options, arena)
+        device = cls(process, channel, script_socket, arena, math.nan, partial(_end, process, context.janitor))
         try:
             device.step_s = _ready(channel, context.settings.start_s)
         except BaseException:
@@ -127,13 +135,12 @@ class DeviceProcess:
 
 
 def start_device(
-    context: Context[FeedSettings], arena: Arena, step_s: float, batch: int
+    context: WorkerContext, program: str, options: list[str], arena: Arena
 ) -> tuple[subprocess.Popen[bytes], Channel, socket.socket]:
     """The device process, the verifier's channel to it, and the script's socket."""
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
-    engine = "cuda" if context.device == "cuda" else "emulated"
-    command = [sys.executable, "-I", "-m", PROGRAM, "--engine", engine, "--step-s", repr(step_s), "--batch", str(batch)]
+    command = [sys.executable, "-I", "-m", program, *options]
     command += ["--host", str(host.fileno()), "--verifier", str(verifiers.fileno()), "--arena", str(arena.fd)]
     process = subprocess.Popen(
         command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,38 @@ DEVICE, COMPUTE_STREAM = 0, 7
 PREFIX = "emulated: "
 
 
+Row = tuple[str, int, int]
+"""What the device did: its name, begin and end in ns of the monotonic clock."""
+
+
 def add_device_rows(trace: Path, steps: Sequence[Trained], emulated: StepTimes | None, batch: int) -> None:
-    """Adds kernel-like rows for each step that lies within the trace, and takes out what names the host.
+    """Adds kernel-like rows for each step that lies within the trace.
 
     `emulated` is what an emulated device stands for: each step is cut into its parts. A real device's step (None) is one row, of which nothing more is known.
-    `trace` is a gzipped Chrome trace of torch.profiler; it is replaced as a whole.
+    """
+    rows = [row for step in steps for row in _parts(step, emulated, batch)]
+    add_rows(trace, rows, f"{emulated.name}; {emulated.source}" if emulated else None)
+
+
+def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: bool = False) -> None:
+    """Adds what the device did within the trace as kernel-like rows, and takes out what names the host. A row across an end is `cut`, or left out.
+
+    `emulated` says what an emulated device stands for. `trace` is a gzipped Chrome trace of torch.profiler; it is replaced as a whole.
     """
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         content: dict[str, Any] = json.load(file)
     for private in ("host_name", "hostname", "trace_name"):
         content.pop(private, None)
     if emulated:
-        content["emulatedDevice"] = f"{emulated.name}; {emulated.source}"
+        content["emulatedDevice"] = emulated
     begin, end = _span_us(content["traceEvents"])
     base_ns = int(content.get("baseTimeNanoseconds", 0))
     offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
-    rows = [
-        row
-        for step in steps
-        for row in _rows(step, emulated, batch, offset_ns)
-        if begin <= row["ts"] and row["ts"] + row["dur"] <= end
-    ]
-    content["traceEvents"] += [*rows, *_labels(emulated)]
+    kernels = [_kernel(row, offset_ns, emulated is not None) for row in rows]
+    if cut:
+        kernels = [_cut(row, begin, end) for row in kernels if row["ts"] < end and row["ts"] + row["dur"] > begin]
+    content["traceEvents"] += [row for row in kernels if cut or (begin <= row["ts"] and row["ts"] + row["dur"] <= end)]
+    content["traceEvents"] += _labels(emulated is not None)
     with gzip.open(trace, "wt", encoding="utf-8") as file:
         json.dump(content, file)
 
@@ -50,26 +60,36 @@ def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:
     return min(event["ts"] for event in spans), max(event["ts"] + event["dur"] for event in spans)
 
 
-def _rows(step: Trained, emulated: StepTimes | None, batch: int, offset_ns: int) -> Iterator[dict[str, Any]]:
+def _parts(step: Trained, emulated: StepTimes | None, batch: int) -> Iterator[Row]:
     parts = emulated.parts_ms if emulated else {"training step": 1.0}
-    mark = {"emulated": True} if emulated else {}
     total, at_ns = sum(parts.values()), step.started_ns
     for part, weight in parts.items():
-        length_ns = (step.ended_ns - step.started_ns) * weight / total
-        yield {
-            "ph": "X",
-            "cat": "kernel",
-            "name": f"{PREFIX if emulated else ''}ResNet-50 {part} (batch {batch})",
-            "pid": DEVICE,
-            "tid": COMPUTE_STREAM,
-            "ts": (at_ns + offset_ns) / 1000,
-            "dur": length_ns / 1000,
-            "args": {"device": DEVICE, "stream": COMPUTE_STREAM, **mark},
-        }
-        at_ns += round(length_ns)
+        length_ns = round((step.ended_ns - step.started_ns) * weight / total)
+        yield f"ResNet-50 {part} (batch {batch})", at_ns, at_ns + length_ns
+        at_ns += length_ns
 
 
-def _labels(emulated: StepTimes | None) -> list[dict[str, Any]]:
+def _kernel(row: Row, offset_ns: int, emulated: bool) -> dict[str, Any]:
+    name, begin_ns, end_ns = row
+    mark = {"emulated": True} if emulated else {}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": f"{PREFIX if emulated else ''}{name}",
+        "pid": DEVICE,
+        "tid": COMPUTE_STREAM,
+        "ts": (begin_ns + offset_ns) / 1000,
+        "dur": (end_ns - begin_ns) / 1000,
+        "args": {"device": DEVICE, "stream": COMPUTE_STREAM, **mark},
+    }
+
+
+def _cut(row: dict[str, Any], begin: float, end: float) -> dict[str, Any]:
+    start, stop = max(row["ts"], begin), min(row["ts"] + row["dur"], end)
+    return {**row, "ts": start, "dur": max(0.0, stop - start)}
+
+
+def _labels(emulated: bool) -> list[dict[str, Any]]:
     gpu, stream = (
         ("emulated GPU", f"stream {COMPUTE_STREAM} (emulated)") if emulated else ("GPU", f"stream {COMPUTE_STREAM}")
     )

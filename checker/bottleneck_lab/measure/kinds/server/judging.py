@@ -1,0 +1,119 @@
+"""Whether what a server answered is right: every reply is traced to the batch of the model that gave its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.kinds.feed.check import as_pixels
+from bottleneck_lab.measure.kinds.server.level import OK, Level
+from bottleneck_lab.measure.kinds.server.pictures import Strips
+
+LIGHT_AT_MOST = 3.0
+"""Levels of 255 by which the means of a picture's blocks may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
+SCORES_WITHIN = 2e-4
+"""Scores may be rounded to four digits."""
+MAX_COMPARED = 150
+"""Pictures whose pixels are compared: each takes as long as a server has for it."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All images that the device has run, one row each: what the model saw, what it answered, when it ended."""
+
+    means: Array
+    scores: Array
+    ended_ns: Array
+
+    @classmethod
+    def of(cls, batches: Sequence[Ran]) -> Runs:
+        """Those of these batches, in order."""
+        if not batches:
+            return cls(np.zeros((0, 588), np.float32), np.zeros((0, 10)), np.zeros(0, np.int64))
+        means = np.concatenate([batch.means.reshape(len(batch.means), -1) for batch in batches]).astype(np.float32)
+        ended_ns = np.concatenate([np.full(len(batch.means), batch.ended_ns) for batch in batches])
+        return cls(means, np.concatenate([batch.scores for batch in batches]), ended_ns)
+
+    def nearest(self, seen: Array) -> tuple[Array, Array]:
+        """For each picture, of which the model must have seen `seen` (N×588), the image most like it, and by how much the two differ, levels of 255."""
+        square = (seen**2).sum(1)[:, None] + (self.means**2).sum(1)[None] - 2 * seen @ self.means.T
+        rows = square.argmin(1)
+        return rows, np.abs(self.means[rows] - seen).mean(1)
+
+
+def seen_by_model(strips: Strips, pictures: Array) -> Array:
+    """What the model must see of pictures, N×588, float32."""
+    return strips.seen(pictures).reshape(len(pictures), -1).astype(np.float32)
+
+
+def check_answers(level: Level, batches: Sequence[Ran], strips: Strips, *, all_of: Array | None = None) -> str | None:
+    """What is wrong with the answers of a level, as a sentence, or None. `all_of`: those that must have been answered; others may be refused."""
+    if all_of is not None and (problem := _refused(level, all_of)):
+        return problem
+    answered = np.flatnonzero(level.status == OK)
+    runs = Runs.of(batches)
+    if not len(answered) or not len(runs.means):
+        return "Requests were answered that the model was never asked." if len(answered) else None
+    rows, apart = runs.nearest(seen_by_model(strips, level.pictures[answered]))
+    for number, row, difference in zip(answered, rows, apart, strict=True):
+        if problem := _wrong(level, int(number), runs, int(row), float(difference)):
+            return f"Request {number + 1} of {len(level.status)}: {problem}"
+    return None
+
+
+def _refused(level: Level, all_of: Array) -> str | None:
+    missed = all_of[level.status[all_of] != OK]
+    if not len(missed):
+        return None
+    how = int(level.status[missed[0]])
+    words = f"status {how}" if how > 0 else "no answer"
+    return f"{len(missed)} of {len(all_of)} good requests got {words}."
+
+
+def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str | None:
+    scores = level.scores(number)
+    if scores is None or len(scores) != runs.scores.shape[1]:
+        return 'its reply is not JSON of the form {"scores": [10 numbers]}.'
+    if apart > LIGHT_AT_MOST:
+        return f"it was answered, but the model was never given its picture; the nearest that it got differs by {apart:.0f} levels of 255."
+    if runs.ended_ns[row] > level.ended_ns[number]:
+        return "it was answered before the model had run its picture."
+    if np.abs(scores - runs.scores[row]).max() > SCORES_WITHIN:
+        return "its scores are not those that the model gave for its picture."
+    return None
+
+
+def check_pixels(
+    levels: Sequence[Level], batches: Sequence[Ran], strips: Strips, judge: ModuleType
+) -> tuple[str | None, int]:
+    """What is wrong with the pixels that were kept, if anything, and how many pictures were compared."""
+    pictures = np.concatenate([level.pictures for level in levels])
+    sent = Runs(seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures)))
+    checked = 0
+    for means, image in _spread(list(_kept(batches)), MAX_COMPARED):
+        rows, apart = sent.nearest(means.reshape(1, -1).astype(np.float32))
+        if apart[0] > LIGHT_AT_MOST:
+            continue  # of no request: a warm-up of the server's own
+        want = judge.reference_pixels(strips.file(pictures[rows[0]]))
+        checked += 1
+        if complaint := judge.compare(as_pixels(image), want):
+            return f"The model was given a picture wrongly: {complaint}.", checked
+    return None, checked
+
+
+def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:
+    for batch in batches:
+        for row, image in zip(batch.kept, batch.kept_images, strict=True):
+            yield batch.means[row], image
+
+
+def _spread(items: list[tuple[Array, Array]], most: int) -> list[tuple[Array, Array]]:
+    """At most so many, evenly over all."""
+    return items[:: max(1, -(-len(items) // most))]

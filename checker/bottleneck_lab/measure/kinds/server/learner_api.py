@@ -1,0 +1,81 @@
+"""What a server sees of the device process: a model that takes a batch of images and returns their scores.
+
+Runs in the learner's process, next to the learner's code; nothing it says is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Infer, Inferred
+from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
+
+SLOTS = 3
+"""Batches the device holds at once: one running and two waiting."""
+MAX_BATCH = 32
+IMAGE_SHAPE = (3, 224, 224)
+CLASSES = 10
+BYTES_PER_IMAGE = 3 * 224 * 224 * 4
+"""Of the larger type that the device takes, float32."""
+
+Range = Callable[[str], contextlib.AbstractContextManager[Any]]
+Array = np.ndarray[Any, Any]
+
+
+class Model:
+    """The lab's model on its device. Call it with a batch; any thread may, and three batches may be under way at once."""
+
+    def __init__(self, channel: Channel, arena: Arena, range_: Range | None = None) -> None:
+        self._channel = channel
+        self._arena = arena
+        self._range: Range = range_ or (lambda _: contextlib.nullcontext())
+        self._free: queue.Queue[int] = queue.Queue()
+        for slot in range(SLOTS):
+            self._free.put(slot)
+        self._sending = threading.Lock()
+        self._answers: dict[int, Future[Array]] = {}
+        threading.Thread(target=self._read, name="model", daemon=True).start()
+
+    def __call__(self, images: Any) -> Array:
+        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 normalised, on the host. Waits until the batch has run.
+
+        Raises ValueError for anything else.
+        """
+        with self._range("h2d"):
+            images = np.asarray(images)
+            _require_batch(images)
+            slot, answer = self._free.get(), Future[Array]()
+            self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[...] = images
+        with self._range("infer"):
+            with self._sending:
+                self._answers[slot] = answer
+                self._channel.send(Infer(slot, str(images.dtype), len(images)))
+            return answer.result()
+
+    def _read(self) -> None:
+        """Hands every answer to the thread that waits for it; says why to all when the device has gone."""
+        try:
+            while True:
+                message = self._channel.receive(None)
+                if isinstance(message, Inferred):
+                    answer = self._answers.pop(message.slot)
+                    self._free.put(message.slot)
+                    answer.set_result(message.scores)
+        except WireError as error:
+            for answer in self._answers.values():
+                answer.set_exception(error)
+
+
+def _require_batch(images: Array) -> None:
+    if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
+        shape = "×".join(map(str, images.shape))
+        raise ValueError(f"the model takes images of N×3×224×224, uint8 or float32; these are {shape}, {images.dtype}")
+    if not 1 <= len(images) <= MAX_BATCH:
+        raise ValueError(f"the model takes batches of 1 to {MAX_BATCH} images; this one has {len(images)}")

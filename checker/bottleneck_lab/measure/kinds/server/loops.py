@@ -1,0 +1,56 @@
+"""The same server in a closed and in an open loop, side by side: two p99s, one plot. What a closed loop leaves out is called coordinated omission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.kinds.server.figures import bottleneck_of_its_own
+from bottleneck_lab.measure.kinds.server.level import Level
+
+PERCENTILES = (50, 75, 90, 95, 99, 100)
+WIDTH = 46
+
+
+def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> str:
+    """Text for a terminal: both loops' latencies by percentile, drawn to one scale."""
+    rows = [(share, _at(closed, share), _at(opened, share)) for share in PERCENTILES]
+    finite = [value for _, *pair in rows for value in pair if np.isfinite(value)]
+    most = max(finite, default=1.0)
+    lines = [
+        f"Closed loop: {clients} clients, each sends when it has its answer: {rate:.0f} requests/s.",
+        f"Open loop:   {rate:.0f} requests/s that do not wait for each other (Poisson), counted from when each was due.",
+        "",
+        f"latency, ms  {'closed':>7} {'open':>7}",
+    ]
+    for share, first, second in rows:
+        name = "slowest" if share == 100 else f"p{share}"
+        lines.append(f"{name:<12} {_ms(first):>7} {_ms(second):>7}  {_bar(first, most, '▒')}")
+        lines.append(f"{'':<28}  {_bar(second, most, '█')}")
+    lines += ["", _lesson(_at(closed, 99), _at(opened, 99))]
+    lines += [f"Not to be relied on: {doubt}." for level in (closed, opened) if (doubt := bottleneck_of_its_own(level))]
+    return "\n".join(lines) + "\n"
+
+
+def _at(level: Level, share: int) -> float:
+    """That percentile of the latencies, seconds; infinite where too few were answered."""
+    return float(np.quantile(level.latencies_s(), share / 100, method="higher"))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}" if np.isfinite(seconds) else "none"
+
+
+def _bar(value: float, most: float, mark: Any) -> str:
+    return str(mark) * (WIDTH if not np.isfinite(value) else max(1, round(WIDTH * value / most)))
+
+
+def _lesson(closed_s: float, open_s: float) -> str:
+    if open_s > 1.5 * closed_s:
+        times = f"{open_s / closed_s:.1f} times" if np.isfinite(open_s) else "endlessly"
+        return (
+            f"At the same rate, a client who comes when it suits them waits {times} as long (p99). In a closed loop nobody comes while the server is late: "
+            "the waits that would have been are left out (coordinated omission)."
+        )
+    return "At this rate the server keeps up with clients who come when it suits them: both loops say the same."

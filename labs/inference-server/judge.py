@@ -1,0 +1,105 @@
+"""What is right for this lab: the pixels that the model has to be given, and the shipped server's work, for calibration."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+HERE = Path(__file__).resolve().parent
+RESIZE, CROP = (341, 256), (58, 16, 282, 240)
+
+
+def reference_pixels(jpeg: bytes) -> np.ndarray[Any, Any]:
+    """The right pixels of a picture, uint8 3×224×224: full decode, antialiased resize, the middle."""
+    with Image.open(io.BytesIO(jpeg)) as file:
+        image = file.convert("RGB").resize(RESIZE, Image.Resampling.BILINEAR).crop(CROP)
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+# Limits between what honest ways reach and what cheats do; solutions/inference-server/README.md has the table.
+LIGHT_AT_MOST = 3.0
+LIKENESS_AT_LEAST = 0.75
+SHARPNESS_BETWEEN = (0.65, 2.1)
+LEVELS_AT_LEAST = 0.5
+BLOCK = 16
+# Cycles a pixel, along the rows: across them, the seams between a picture's strips outweigh what the photographs show.
+FINE = (0.38, 0.5)
+
+
+def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None:
+    """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the difference."""
+    seen = distances(got, want)
+    if seen["light"] > LIGHT_AT_MOST:
+        return f"light or colour differ by {seen['light']:.1f} levels of 255"
+    if seen["levels"] < LEVELS_AT_LEAST:
+        return f"it has {seen['levels']:.2f} times the distinct levels: stored in fewer bits"
+    if not SHARPNESS_BETWEEN[0] <= seen["sharpness"] <= SHARPNESS_BETWEEN[1]:
+        return f"it has {seen['sharpness']:.2f} times the fine detail: enlarged from fewer pixels, or shrunk without antialiasing"
+    if seen["likeness"] < LIKENESS_AT_LEAST:
+        return f"its fine detail is another (correlation {seen['likeness']:.2f}): a crop off by a pixel, or enlarged from fewer pixels"
+    return None
+
+
+def distances(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> dict[str, float]:
+    """How far two pictures (uint8 3×224×224) are apart.
+
+    `light`: mean absolute difference of 16×16 block means, in levels of 255. `likeness`: correlation of the finest detail along the rows.
+    `sharpness`: the strength of that detail, got over want. `levels`: the number of distinct values, got over want.
+    """
+    ours, theirs = _detail(got), _detail(want)
+    power, right_power = (float((abs(detail) ** 2).sum()) + 1e-9 for detail in (ours, theirs))
+    return {
+        "light": float(np.abs(_blocks(got) - _blocks(want)).mean()),
+        "likeness": float((ours * theirs.conj()).real.sum()) / (power * right_power) ** 0.5,
+        "sharpness": (power / right_power) ** 0.5,
+        "levels": len(np.unique(got)) / len(np.unique(want)),
+    }
+
+
+def _blocks(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Means of BLOCK×BLOCK pixels."""
+    channels, height, width = pixels.shape
+    return pixels.reshape(channels, height // BLOCK, BLOCK, width // BLOCK, BLOCK).mean(axis=(2, 4))
+
+
+def _detail(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The spectrum of each row in the band FINE, complex; faded out at the ends, whose jump would fill every band."""
+    width = pixels.shape[-1]
+    frequency = np.fft.rfftfreq(width)
+    band: np.ndarray[Any, Any] = np.fft.rfft(pixels * np.hanning(width))[
+        ..., (frequency >= FINE[0]) & (frequency < FINE[1])
+    ]
+    return band
+
+
+def load(device: str) -> Any:
+    """Entry point of the reference worker, which calibrates: CPU seconds that the shipped pre-processing needs for a picture."""
+    preprocess = _shipped().preprocess
+
+    def timed(*jpegs: bytes) -> float:
+        began_s = time.process_time()
+        for jpeg in jpegs:
+            preprocess(jpeg)
+        return (time.process_time() - began_s) / len(jpegs)
+
+    return timed
+
+
+def _shipped() -> ModuleType:
+    """The shipped server, with the recipe that it imports: the package's own, never the learner's."""
+    sys.path.append(str(HERE))
+    spec = importlib.util.spec_from_file_location("shipped_serve", HERE / "serve.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

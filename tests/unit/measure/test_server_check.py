@@ -1,0 +1,191 @@
+"""What a check makes of what it measured of a server: both servers, their load and their answers are made up here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.grading.criteria import conclude
+from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.kinds.server import ServerSettings, check
+from bottleneck_lab.measure.kinds.server.level import Level
+from bottleneck_lab.measure.kinds.server.session import device_times_s
+
+LAB = find_lab("inference-server")
+SPECS = LAB.spec.devices["virtual"].criteria
+
+
+class Server:
+    """Answers `rate` requests a second; its device works for `busy` of the time. In an open loop each takes `latency_s`."""
+
+    def __init__(self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400) -> None:
+        self.rate, self.busy, self.latency_s, self.late_s = rate, busy, latency_s, late_s
+        self.refuses, self.bad_status = refuses, bad_status
+        self.asked_rates, self.frozen, self.address = [], False, "here"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def freeze(self):
+        self.frozen = True
+
+    def thaw(self):
+        self.frozen = False
+
+    def cpu_s(self):
+        return 0.0
+
+    def follow(self, seconds):
+        pass
+
+    def batches_of(self, level):
+        assert not self.frozen, "a server that rests is not loaded"
+        found = level()
+        period = 16 / self.rate * 1e9
+        ends = np.arange(1, int(self.rate * 7 / 16)) * period
+        none = np.zeros(0)
+        return found, [
+            Ran(
+                int(end - self.busy * period),
+                int(end - self.busy * period),
+                int(end),
+                none,
+                np.zeros((16, 588)),
+                none,
+                none,
+            )
+            for end in ends
+        ]
+
+    def level(self, due_s, latency_s):
+        begun = (np.asarray(due_s) * 1e9).astype(np.int64)
+        status = np.full(len(begun), 200)
+        status[: self.refuses] = 503
+        taken = (latency_s * 1e9 * np.ones(len(begun))).astype(np.int64)
+        sent = begun + int(self.late_s * 1e9)
+        return Level(np.zeros((len(begun), 8), np.int64), begun, sent, begun + taken, status, [b""] * len(begun), 0.1)
+
+
+class Bench(check.Bench):
+    """Loads made-up servers: the shipped one first, then the learner's."""
+
+    def start(self, role, folder, times_s):
+        return self.learner
+
+    def closed(self, server):
+        count = int(server.rate * 7)
+        return server.batches_of(lambda: server.level(np.linspace(0, 7, count), 0.5))
+
+
+class Load:
+    def __init__(self, server) -> None:
+        self.server = server
+
+    def open(self, address, rate, seconds, follow, broken=(), leaves=(), **_):
+        self.server.asked_rates.append(rate)
+        level = self.server.level(np.arange(0, seconds, 1 / rate), self.server.latency_s)
+        for number in broken:
+            level.status[number] = self.server.bad_status
+        for number in leaves:
+            level.status[number] = 0
+        return level
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Function: the outcome of a check of a learner's server beside a shipped one, its reason and all results by id."""
+    monkeypatch.setattr(check, "check_answers", lambda level, *_, all_of: check_refused(level, all_of))
+
+    def check_refused(level, all_of):
+        return (
+            None if all_of is None or (level.status[all_of] == 200).all() else "2 of 64 good requests got status 503."
+        )
+
+    def run(learner, shipped=None, shipped_again=None, other_cores=0.0):
+        shipped = shipped or Server(50.0, busy=0.33)
+        monkeypatch.setattr(check.LoadMeter, "cores", lambda _: other_cores)
+        context = SimpleNamespace(
+            progress=lambda *_: None,
+            submission=None,
+            required=lambda id_: next(spec for spec in SPECS if spec.id == id_),
+        )
+        bench = Bench(context, np.random.default_rng(0), SimpleNamespace(header=b"\xff\xd8"), Load(learner))
+        bench.learner = learner
+        if shipped_again is not None:
+            thaw = shipped.thaw
+            shipped.thaw = lambda: (thaw(), setattr(shipped, "rate", shipped_again))
+        found = check.measure_both(bench, shipped, (0.02, 0.005))
+        results = check.grade(context, found, 100)
+        conclusion = conclude(results, specs=SPECS)
+        return conclusion.outcome, conclusion.reason, {result.id: result for result in results}
+
+    return run
+
+
+def test_a_server_that_is_fast_and_right_passes(checked):
+    learner = Server(140.0)
+    outcome, _, results = checked(learner)
+    assert outcome is Outcome.PASS
+    assert results["throughput"].value == pytest.approx(2.8, rel=0.02)
+    assert results["p99-ms"].value == pytest.approx(200)
+    assert learner.asked_rates[1] == pytest.approx(100, rel=0.02), "twice the shipped server's plateau"
+    assert learner.asked_rates[-1] > 140, "then more and more"
+
+
+def test_a_slow_one_fails_and_is_not_asked_for_a_rate_that_it_cannot_keep_up(checked):
+    learner = Server(60.0, busy=0.4)
+    outcome, reason, results = checked(learner)
+    assert (outcome, reason) == (Outcome.FAIL, "correct but slow")
+    assert results["idle"].holds is False
+    assert len(learner.asked_rates) == 1
+
+
+def test_one_that_lets_requests_wait_fails_by_its_p99(checked):
+    outcome, reason, results = checked(Server(140.0, latency_s=2.0))
+    assert (outcome, reason) == (Outcome.FAIL, "correct but slow")
+    assert [id_ for id_, result in results.items() if result.holds is False] == ["p99-ms"]
+
+
+def test_one_whose_device_idles_fails_by_the_mechanism(checked):
+    outcome, reason, _ = checked(Server(140.0, busy=0.6))
+    assert (outcome, reason) == (Outcome.FAIL, "the mechanism is still there")
+
+
+def test_one_that_turns_clients_away_fails(checked):
+    outcome, reason, results = checked(Server(140.0, refuses=2))
+    assert (outcome, reason) == (Outcome.FAIL, "wrong output")
+    assert "503" in results["right-answers"].sentence
+
+
+@pytest.mark.parametrize(("status", "words"), [(200, "status 200"), (500, "status 500"), (-1, "no answer")])
+def test_what_is_no_picture_has_to_get_400(checked, status, words):
+    outcome, reason, results = checked(Server(140.0, bad_status=status))
+    assert (outcome, reason) == (Outcome.FAIL, "wrong output")
+    assert words in results["bad-requests"].sentence
+
+
+def test_a_shipped_server_that_changed_its_speed_decides_only_what_holds_at_either(checked):
+    outcome, _, results = checked(Server(120.0), shipped_again=75.0)
+    assert outcome is Outcome.INCONCLUSIVE
+    assert results["throughput"].holds is None
+    assert checked(Server(200.0), shipped_again=75.0)[0] is Outcome.PASS
+
+
+def test_what_the_generator_or_others_may_have_spoilt_is_not_held_against_the_learner(checked):
+    late = checked(Server(60.0, busy=0.4, late_s=0.05))
+    assert late[0] is Outcome.INCONCLUSIVE
+    assert "the load generator sent" in late[2]["throughput"].sentence
+    assert checked(Server(60.0, busy=0.4), other_cores=1.0)[0] is Outcome.INCONCLUSIVE
+
+
+def test_the_device_takes_its_share_of_the_pre_processing():
+    fixed_s, image_s = device_times_s(ServerSettings(batch=16, device_share=0.5, fixed_share=0.2), 0.010)
+    assert fixed_s + 16 * image_s == pytest.approx(16 * 0.005)
+    assert fixed_s == pytest.approx(0.2 * 16 * 0.005)

@@ -1,0 +1,192 @@
+"""The load generator of servers: what it sends, what it times from, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import threading
+import time
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottleneck_lab.measure.kinds.server import figures
+from bottleneck_lab.measure.kinds.server.device import levels
+from bottleneck_lab.measure.kinds.server.judging import seen_by_model
+from bottleneck_lab.measure.kinds.server.level import Level, Load
+from bottleneck_lab.measure.kinds.server.load import LOST
+from bottleneck_lab.measure.kinds.server.loops import compare_loops
+from bottleneck_lab.measure.kinds.server.pictures import CROP, RESIZED, Strips, make_strips
+from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_points
+
+
+@pytest.fixture(scope="module")
+def strips(tmp_path_factory):
+    """Strips of three photographs, each a gradient with blots."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    names = []
+    for number in range(3):
+        coarse = rng.integers(0, 255, size=(9, 11, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((1200, 900), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
+        names.append(f'{{"name": "{number}.jpg", "set": "large"}}')
+    (folder / "manifest.json").write_text(f'{{"photos": [{", ".join(names)}]}}')
+    return make_strips(folder, rng)
+
+
+class Server:
+    """Answers HTTP on a Unix socket, one function for all requests: number and body in, status and delay out."""
+
+    def __init__(self, path, answer) -> None:
+        self.address, self.bodies, self._answer = str(path), [], answer
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address)
+        self._listener.listen(600)
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_unix_server(self._client, sock=self._listener, limit=1 << 22)
+        await server.serve_forever()
+
+    async def _client(self, reader, writer) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+                self.bodies.append(await reader.readexactly(length))
+                status, delay_s = self._answer(len(self.bodies) - 1)
+                await asyncio.sleep(delay_s)
+                if status:
+                    writer.write(b'HTTP/1.1 %d x\r\nContent-Length: 15\r\n\r\n{"scores": [1]}' % status)
+                else:
+                    writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@pytest.fixture
+def load(strips, tmp_path):
+    return Load(tmp_path / "load", strips, Mock(), np.random.default_rng(1))
+
+
+def test_a_picture_is_a_whole_file_and_shows_what_is_said_of_it(strips):
+    pictures = strips.draw(4, np.random.default_rng(2))
+    files = [strips.file(picture) for picture in pictures]
+    assert len(set(files)) == 4
+    left, top = (RESIZED[0] - CROP) // 2, (RESIZED[1] - CROP) // 2
+    shown = []
+    for file in files:
+        with Image.open(io.BytesIO(file)) as image:
+            assert image.size == (1024, 768)
+            cut = image.convert("RGB").resize(RESIZED, Image.Resampling.BILINEAR)
+            shown.append(np.asarray(cut.crop((left, top, left + CROP, top + CROP))).transpose(2, 0, 1))
+    apart = np.abs(levels(np.stack(shown)).reshape(4, -1) - seen_by_model(strips, pictures)).mean(1)
+    assert apart.max() < 1.5
+    elsewhere = np.abs(levels(np.stack(shown[::-1])).reshape(4, -1) - seen_by_model(strips, pictures)).mean(1)
+    assert elsewhere.min() > 10
+
+
+def test_strips_are_the_same_when_they_are_read_again(strips, tmp_path):
+    strips.save(tmp_path / "strips.npz")
+    again = Strips.load(tmp_path / "strips.npz")
+    picture = strips.draw(1, np.random.default_rng(3))
+    assert again.file(picture[0]) == strips.file(picture[0])
+    assert (again.seen(picture) == strips.seen(picture)).all()
+
+
+def test_the_model_sees_the_same_in_bytes_and_in_floats():
+    pixels = np.random.default_rng(4).integers(0, 256, size=(2, 3, 224, 224), dtype=np.uint8)
+    mean, std = np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1), np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+    floats = ((pixels / 255 - mean) / std).astype(np.float32)
+    assert np.abs(levels(pixels).astype(int) - levels(floats)).max() <= 1
+
+
+def test_a_closed_loop_waits_for_its_answers(load, tmp_path):
+    under_way, most = [0], [0]
+    server = Server(tmp_path / "s", lambda _: (200, 0.02))
+    level = load.closed(server.address, 3, 0.5, time.sleep)
+    answered = level.status == 200
+    assert answered.all()
+    events = sorted([(t, 1) for t in level.sent_ns] + [(t, -1) for t in level.ended_ns])
+    for _, step in events:
+        under_way[0] += step
+        most[0] = max(most[0], under_way[0])
+    assert most[0] <= 3
+    assert len({bytes(body) for body in server.bodies}) == len(server.bodies)
+
+
+def test_an_open_loop_waits_for_nobody_and_counts_from_when_a_request_was_due(load, tmp_path):
+    server = Server(tmp_path / "s", lambda number: (200, 0.6 if number < 40 else 0.0))
+    level = load.open(server.address, 100.0, 0.8, time.sleep)
+    assert (level.status == 200).all()
+    assert 40 < len(level.status) < 160
+    assert (level.sent_ns[:40] < level.ended_ns[:1]).sum() > 10, "requests were sent while the first was waited for"
+    assert (level.latencies_s() >= (level.ended_ns - level.sent_ns) / 1e9).all()
+    assert (level.sent_ns >= level.begun_ns).all()
+
+
+def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
+    server = Server(tmp_path / "s", lambda number: (0 if number % 4 == 0 else 200, 0.0))
+    level = load.open(server.address, 100.0, 0.5, time.sleep)
+    assert (level.status == LOST).any()
+    assert np.isinf(level.latencies_s()[level.status == LOST]).all()
+    assert figures.p99_ms(level.latencies_s()) == 1000 * figures.NEVER_S
+
+
+def test_bad_requests_are_sent_as_planned(load, tmp_path):
+    server = Server(tmp_path / "s", lambda _: (200, 0.0))
+    level = load.open(server.address, 60.0, 0.5, time.sleep, broken={1: b"no picture"}, leaves=[3])
+    assert b"no picture" in server.bodies
+    assert level.status[3] == LOST
+    assert len(server.bodies) == len(level.status) - 1, "who leaves does not finish the upload"
+
+
+def made_up(latencies_s, gap_s=0.01, late_s=0.0, cores=0.1) -> Level:
+    """A level whose requests were due one after the other and took so long; infinite: never answered."""
+    begun = (1e9 + np.arange(len(latencies_s)) * gap_s * 1e9).astype(np.int64)
+    answered = np.isfinite(latencies_s)
+    ended = np.where(answered, begun + np.where(answered, latencies_s, 0) * 1e9, 0).astype(np.int64)
+    status = np.where(answered, 200, LOST)
+    sent = begun + int(late_s * 1e9)
+    return Level(np.zeros((len(begun), 8), np.int64), begun, sent, ended, status, [b""] * len(begun), cores)
+
+
+def test_each_window_of_an_open_loop_has_its_own_p99():
+    latencies = np.full(1000, 0.1)
+    latencies[600:620] = 3.0
+    level = made_up(latencies)
+    assert figures.window_p99s_ms(level, 10.0) == pytest.approx([100, 100, 3000, 100])
+
+
+def test_a_generator_that_was_late_or_busy_says_so():
+    assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1))) is None
+    assert "late" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.05))
+    assert "cores" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), cores=0.95))
+
+
+def test_both_loops_are_drawn_to_one_scale():
+    text = compare_loops(made_up(np.full(200, 0.05)), made_up(np.full(200, 0.5)), 16, 100.0)
+    assert "coordinated omission" in text
+    closed, opened = (
+        (line for line in text.splitlines() if "▒" in line),
+        (line for line in text.splitlines() if "█" in line),
+    )
+    assert {line.count("▒") for line in closed} == {5}
+    assert {line.count("█") for line in opened} == {46}
+    assert "none" in compare_loops(made_up(np.full(200, 0.05)), made_up(np.full(200, np.inf)), 16, 100.0)
+
+
+def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
+    slow, fast = made_up(np.full(100, 0.2)), made_up(np.full(300, 0.1), gap_s=0.003)
+    text = show_points([point(1, slow, 1.0, [1, 1]), point(8, fast, 1.0, [8, 4])], 64)
+    rows = [line for line in text.splitlines() if "█" in line]
+    assert [row.split()[:4] for row in rows] == [["1", "1.0", "81", "200"], ["8", "6.0", "300", "100"]]
+    assert rows[1].count("█") == 40
+    assert 8 <= rows[0].count("█") <= 14
+    entry = tmp_path / "serve.py"
+    entry.write_text("MAX_WAIT_S = 1\nMAX_BATCH = 16  # images\n")
+    assert max_batch_of(entry) == 16
+    entry.write_text("SIZE = 16\n")
+    assert max_batch_of(entry) is None
