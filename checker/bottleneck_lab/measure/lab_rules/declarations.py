@@ -18,7 +18,13 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 FIGURES = (
     *(f"{part}_share" for part in ("busy", "idle", "compute", "communication", "copy", "overlap", "top_operator")),
-    *("exposed_communication_share", "exposed_copy_share", "data_wait_share", "largest_gain_ratio"),
+    *(
+        "exposed_communication_share",
+        "exposed_copy_share",
+        "data_wait_share",
+        "largest_gain_ratio",
+        "memory_growth_ratio",
+    ),
     *(f"idle_{cause}_share" for cause in get_args(Cause)),
 )
 """What `grading.diagnosis.figures_of` gives for any capture; besides these, `<range>_share` for every range that the workload marks."""
