@@ -100,3 +100,45 @@ def test_killing_controller_and_node_makes_one_verdict_each(sqlite_room, cluster
         cluster.start(name)
     run_until(runner, settled(sqlite_room), 400)
     assert sorted(row.submission for row in sqlite_room.rows(tables.verdicts)) == list(range(1, 7))
+
+
+@pytest.fixture
+def controller(tmp_path, monkeypatch):
+    """Programs in Slurm's place: `sbatch` answers with what `number` holds, `squeue` with `jobs`, and notes each question in `asked`."""
+    scripts = {
+        "sbatch": "cat $HERE/number",
+        "squeue": 'echo "$*" >> $HERE/asked; cat $HERE/jobs',
+        "scancel": "true",
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nHERE={tmp_path}\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_the_controller_is_asked_once_for_all_jobs(controller, monkeypatch):
+    executor = SlurmExecutor(3)
+    for number in (7, 8, 9):
+        (controller / "number").write_text(f"{number}\n")
+        executor.submit(executor.choose("cpu"), controller, "cpu")
+    (controller / "jobs").write_text("7 RUNNING\n8 COMPLETED\n")
+    assert [executor.poll(handle) for handle in ("7", "8", "9")] == ["running", "ended", "ended"]
+    assert [executor.poll(handle) for handle in ("7", "8", "9")] == ["running", "ended", "ended"]
+    asked = (controller / "asked").read_text().splitlines()
+    assert [line.split()[-1] for line in asked] == ["--jobs=7,8,9"]
+    monkeypatch.setattr("bottleneck_lab.cohort.executors.slurm.ASK_S", 0.0)
+    (controller / "jobs").write_text("7 COMPLETED\n")
+    assert executor.poll("7") == "ended"
+
+
+def test_a_number_that_the_controller_gives_twice_is_not_taken_for_the_job_before(controller):
+    executor = SlurmExecutor(2)
+    (controller / "number").write_text("8\n")
+    slot = executor.choose("cpu")
+    executor.submit(slot, controller, "cpu")
+    (controller / "jobs").write_text("")
+    assert executor.poll("8") == "ended"
+    executor.release(slot, "8")
+    executor.submit(executor.choose("cpu"), controller, "cpu")
+    assert executor.poll("8") == "running"

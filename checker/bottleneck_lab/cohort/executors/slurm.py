@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from bottleneck_lab.catalog import Device
@@ -20,6 +21,8 @@ from bottleneck_lab.errors import MachineError
 
 log = logging.getLogger("bottleneck_lab.cohort.slurm")
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.job"]
+ASK_S = 1.0
+"""Between two questions how the jobs are."""
 ANSWER_S = 20.0
 """How long Slurm's own commands may take."""
 
@@ -55,6 +58,8 @@ class SlurmExecutor(Executor):
                 )
         self._gpus, self._options, self._command = gpus, options or [], command or JOB
         self._slots: dict[str, str | None] = {}
+        self._ended: set[str] = set()
+        self._asked = 0.0
         self._names = [f"cluster{number}" for number in range(most)]
 
     @property
@@ -88,18 +93,29 @@ class SlurmExecutor(Executor):
                 f"Slurm did not take the job: {_last_line(done.stderr)}.", "Look at `sinfo` and `squeue`."
             )
         self._slots[slot] = handle
+        self._ended.discard(handle)  # a controller that was killed may give a number twice
         return handle
 
     def poll(self, handle: str) -> Progress:
+        if time.monotonic() - self._asked >= ASK_S:
+            self._ask()
+            self._asked = time.monotonic()
+        return "ended" if handle in self._ended else "running"
+
+    def _ask(self) -> None:
+        """One question to the controller for all jobs: it is everybody's, and many short ones keep it from its work."""
+        handles = [handle for handle in self._slots.values() if handle]
         try:
-            done = _slurm(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={handle}"])
+            done = _slurm(["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(handles)}"])
         except MachineError as error:
             log.warning("%s", error.message)
-            return "running"
-        if done.returncode != 0:
-            return "ended" if _UNKNOWN_JOB in done.stderr else "running"
-        states = set(done.stdout.split())
-        return "running" if states & _RUNNING else "ended"
+            return
+        if done.returncode == 0 or (
+            len(handles) == 1 and _UNKNOWN_JOB in done.stderr
+        ):  # of several, it leaves out what it does not know
+            rows = [line.split() for line in done.stdout.splitlines()]
+            under_way = {row[0] for row in rows if len(row) == 2 and row[1] in _RUNNING}
+            self._ended = set(handles) - under_way
 
     def cancel(self, handle: str) -> None:
         try:
