@@ -48,13 +48,19 @@ def test_captures_of_this_folder_are_compared_by_number(tmp_path):
 
 
 def test_folders_of_repeated_captures_are_compared_pair_by_pair(tmp_path):
-    before, after = _captures(tmp_path / "before", BEFORE, 10), _captures(tmp_path / "after", AFTER, 10)
+    before, after = _captures(tmp_path / "before", BEFORE, 16), _captures(tmp_path / "after", AFTER, 16)
     found = json.loads(lab(before, after, "--json", at=tmp_path).stdout)
-    assert (found["before"], found["after"], found["comparison"]["pairs"]) == ("before", "after", 10)
+    assert (found["before"], found["after"], found["comparison"]["pairs"]) == ("before", "after", 16)
     assert found["comparison"]["outcome"] == "better"
+    again = _captures(tmp_path / "again", BEFORE, 16)
+    done = lab(before, after, "--control", again, at=tmp_path)
+    assert "against itself came out at 1.00x" in " ".join(done.stdout.split())
     uneven = lab(before, _captures(tmp_path / "fewer", AFTER, 3), at=tmp_path)
     assert uneven.returncode == 2
-    assert "10 in before and 3 in fewer" in uneven.stderr
+    assert "16 in before and 3 in fewer" in uneven.stderr
+    short = lab(before, after, "--control", tmp_path / "fewer", at=tmp_path)
+    assert short.returncode == 2
+    assert "3 in fewer and 16 in before" in " ".join(short.stderr.split())
 
 
 def test_the_page_has_both_timelines_aligned(tmp_path):

@@ -33,7 +33,8 @@ ERROR_ALONE = 0.05
 ERROR_PART = 0.01
 """How often a part's does: there are many, and a part that is said to have changed should have."""
 ERROR_REPEATED = 0.002
-"""Of repeated captures, for the whole and each part: "worse" is said of the same code once in a thousand comparisons at most, as `gate` has it."""
+"""Of repeated captures, for the whole and all parts together: "worse" is said of anything in the same code once in a thousand comparisons at most, as
+`gate` has it of a suite. Each figure gets its part of this (Bonferroni)."""
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 NOTABLE_SHARE = 0.005
@@ -74,6 +75,18 @@ class Comparison(msgspec.Struct, frozen=True):
     changes: list[Change]
     findings_gone: list[str]
     findings_new: list[str]
+    control: Control | None = None
+
+
+class Control(msgspec.Struct, frozen=True):
+    """The version before, recorded a second time in the same turns, against itself: whatever comes out as changed there is the machine's doing.
+
+    `outcome` and `ratio` are the whole step's; `moved` names what came out as better or worse, of which the comparison then says nothing.
+    """
+
+    outcome: Outcome
+    ratio: float
+    moved: list[tuple[Group, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +106,43 @@ def observe(capture: Timeline | Analysis) -> Observation:
     return Observation(found.summary, find_step_figures(found.timeline, found.times))
 
 
-def compare(before: Side, after: Side) -> Comparison:
+def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
     """One capture a side, or as many on each, recorded in turns (the first of one side beside the first of the other).
 
-    Raises ValueError when one side has several captures and the other not as many.
+    `control`: as many captures again of the version before, recorded in the same turns. What differs between it and `before` cannot be told.
+    Raises ValueError when one side has several captures and another not as many.
     """
+    found = _compare(before, after)
+    return _held_against(found, _compare(before, control)) if _observed(control) else found
+
+
+def _held_against(found: Comparison, again: Comparison) -> Comparison:
+    """What moved in the control is withdrawn; all of it where the whole step did."""
+    moved = [(change.group, change.what) for change in again.changes if change.outcome in ("better", "worse")]
+    whole = again.outcome in ("better", "worse")
+    changes = [
+        msgspec.structs.replace(change, outcome="cannot tell")
+        if change.outcome in ("better", "worse") and (whole or (change.group, change.what) in moved)
+        else change
+        for change in found.changes
+    ]
+    outcome = next(change.outcome for change in changes if change.group == "step")
+    return msgspec.structs.replace(
+        found, outcome=outcome, changes=changes, control=Control(again.outcome, again.speedup, moved)
+    )
+
+
+def _compare(before: Side, after: Side) -> Comparison:
     old, new = _observed(before), _observed(after)
     if len(old) != len(new):
         raise ValueError(f"{len(old)} captures before and {len(new)} after cannot be compared in pairs")
     samples = _samples(old), _samples(new)
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     paired = len(old) > 1
-    whole = _judged(("step", "time"), samples, ERROR_REPEATED if paired else ERROR_ALONE, paired)
-    changes = [whole, *_parts(samples, matches, paired, max(whole.before, whole.after))]
+    merged = _with_matches(samples, matches)
+    keys = _notable(merged)
+    whole = _judged(("step", "time"), samples, ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_ALONE, paired)
+    changes = [whole, *_parts(merged, keys, matches, paired)]
     found = [{f.id for o in side for f in o.summary.findings} for side in (old, new)]
     return Comparison(
         speedup=whole.ratio,
@@ -148,16 +185,18 @@ def _median(values: Floats64 | None) -> float:
 Both = tuple[Series, Series]
 
 
-def _parts(samples: Both, matches: list[Match], paired: bool, step: float) -> list[Change]:
-    """Every figure but the whole step."""
-    merged = _with_matches(samples, matches)
-    least = NOTABLE_SHARE * step
-    keys = [
+def _notable(merged: Both) -> list[Key]:
+    """Every figure but the whole step that is long enough on one side to be judged."""
+    least = NOTABLE_SHARE * max(_median(side["step", "time"]) for side in merged)
+    return [
         key
         for key in dict.fromkeys([*merged[0], *merged[1]])
         if key[0] != "step" and max(_median(side.get(key)) for side in merged) >= least
     ]
-    error = ERROR_REPEATED if paired else ERROR_PART
+
+
+def _parts(merged: Both, keys: list[Key], matches: list[Match], paired: bool) -> list[Change]:
+    error = ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_PART
     was = {match.new: match.old for match in matches}
     return [_judged(key, merged, error, paired, was.get(key[1], ()) if key[0] == "kernel" else ()) for key in keys]
 

@@ -41,19 +41,25 @@ def command(
             help="The same of the other version; by default the latest here.", autocompletion=completion.capture_numbers
         ),
     ] = None,
+    control: Annotated[
+        Path | None,
+        typer.Option("--control", help="A folder of captures of the first version again, recorded in the same turns."),
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with both timelines, aligned.")] = None,
     json: Json = False,
 ) -> None:
     """Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.
 
     With one capture of each, their steps are compared. Repeated captures, recorded in turns, also show what differs from run to run.
+    With --control, what the same code shows as changed is not said of the other.
     """
     keep_freed()
     sides = _sides(before, after)
+    again = _control(control, sides)
     if html:
-        say(f"The comparison is in {_write(sides, html.expanduser().absolute())}")
+        say(f"The comparison is in {_write(sides, again, html.expanduser().absolute())}")
         return
-    comparison = _compared(sides, *([observe(load(path)) for path in side] for side in sides))
+    comparison = _compared(sides, *([observe(load(path)) for path in side] for side in (*sides, again)))
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
     else:
@@ -83,9 +89,24 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
     return sides
 
 
-def _compared(sides: tuple[Side, Side], before: list[Observation], after: list[Observation]) -> Comparison:
+def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
+    """The captures of the control, if there is one. Raises UsageError where they are not as many as those of each version."""
+    if folder is None:
+        return []
+    again = _repeated(folder.expanduser())
+    if len(again) == len(sides[0]) > 1:
+        return again
+    raise UsageError(
+        f"A control needs as many captures as each version, and there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
+        "Record the first version twice in every turn: `lab profile --out again/01 -- …`.",
+    )
+
+
+def _compared(
+    sides: tuple[Side, Side], before: list[Observation], after: list[Observation], again: list[Observation]
+) -> Comparison:
     """The comparison; while a lab's cause is the learner's to find, without what the tool says of causes."""
-    comparison = compare(before, after)
+    comparison = compare(before, after, again)
     if not _is_blind(sides):
         return comparison
     changes = [change for change in comparison.changes if change.group != "gap"]
@@ -136,7 +157,7 @@ def _name(side: Side) -> str:
     return side[0].name if len(side) == 1 else side[0].parent.name
 
 
-def _write(sides: tuple[Side, Side], target: Path) -> Path:
+def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
     """The page about both; of repeated captures it draws the first two."""
     first: list[Analysis] = []
     observed: list[list[Observation]] = []
@@ -144,7 +165,9 @@ def _write(sides: tuple[Side, Side], target: Path) -> Path:
         first.append(analyse(load(side[0])))
         observed.append([observe(first[-1]), *(observe(load(path)) for path in side[1:])])
     names, blind = (_name(sides[0]), _name(sides[1])), _is_blind(sides)
-    page = render_comparison_html(_compared(sides, *observed), *first, names=names, blind=blind)
+    before, after = observed
+    comparison = _compared(sides, before, after, [observe(load(path)) for path in again])
+    page = render_comparison_html(comparison, *first, names=names, blind=blind)
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())

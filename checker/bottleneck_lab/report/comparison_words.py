@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.analysis.compare import Change, Comparison, Control
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import gap_label, short_name
 
@@ -54,10 +54,21 @@ def describe_samples(comparison: Comparison) -> list[str]:
         told = f"Times are of the median step: {old} steps before, {new} after."
     lines = [told]
     if comparison.few:
-        lines.append("Too few for an interval: record at least 7 steps, or at least 10 captures of each in turns.")
+        lines.append("Too few for an interval: record at least 7 steps, or at least 16 captures of each in turns.")
     elif comparison.pairs == 1:
         lines.append("One capture of each: what differs between two runs of the same code is not in the interval.")
+    if comparison.control is not None:
+        lines.append(_describe_control(comparison.control))
     return lines
+
+
+def _describe_control(control: Control) -> str:
+    if control.outcome in ("better", "worse"):
+        return f"The same code against itself came out at {control.ratio:.2f}x: the machine or the order favours one side, and nothing can be told."
+    if control.moved:
+        named = ", ".join(short_name(what) for _, what in control.moved[:TOP])
+        return f"The same code against itself differs in {named}: of that nothing can be told."
+    return f"The same code against itself came out at {control.ratio:.2f}x, and nothing of it as changed."
 
 
 def format_interval(low: float | None, high: float | None) -> str:

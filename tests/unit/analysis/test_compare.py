@@ -121,12 +121,44 @@ def _loop(factor):
     return step
 
 
+def repeated(timelines, count=16):
+    """A loop, the same with a slower kernel, and the same once more, each in several captures."""
+    return [
+        [observe(t) for t in timelines(_loop(factor), seeds=range(seed, seed + count), steps=4)]
+        for factor, seed in ((1.0, 0), (1.2, 100), (1.0, 200))
+    ]
+
+
+def test_a_control_that_stands_still_leaves_the_answers_alone(timelines):
+    old, slow, same = repeated(timelines)
+    result, plain = compare(old, slow, same), compare(old, slow)
+    assert result.changes == plain.changes
+    assert result.control.moved == []
+    assert result.control.outcome == "same"
+
+
+def test_what_moves_in_the_control_is_not_said_of_the_change(timelines):
+    old, slow, _ = repeated(timelines)
+    result = compare(old, slow, slow)
+    assert ("kernel", "softmax") in result.control.moved
+    assert not {"better", "worse"} & {change.outcome for change in result.changes}
+    assert result.outcome == "cannot tell"
+    with pytest.raises(ValueError, match="cannot be compared in pairs"):
+        compare(old, slow, slow[:-1])
+
+
+def test_all_figures_together_are_one_suite(timelines):
+    """Eleven pairs bear an interval for one figure at this error, and not for a dozen."""
+    old, slow, _ = repeated(timelines, count=11)
+    assert len(compare(old, slow).changes) > 1
+    assert compare(old, slow).few
+
+
 def test_repeated_captures_are_compared_in_pairs(timelines):
-    old = [observe(t) for t in timelines(_loop(1.0), seeds=range(12), steps=4)]
-    slow = [observe(t) for t in timelines(_loop(1.2), seeds=range(100, 112), steps=4)]
-    same = [observe(t) for t in timelines(_loop(1.0), seeds=range(200, 212), steps=4)]
+    old, slow, same = repeated(timelines)
     result = compare(old, slow)
-    assert result.pairs == 12
+    assert result.pairs == 16
+    assert result.control is None
     assert outcomes(result)["kernel", "softmax"].outcome == "worse"
     assert outcomes(result)["kernel", "gemm"].outcome == "same"
     assert not {"better", "worse"} & {change.outcome for change in compare(old, same).changes}
