@@ -4,6 +4,7 @@ A block is fenced as ```console, its commands begin with `$ `. A comment right b
 
     <!-- not run: REASON -->        it is not run here, and the reason is a real one
     <!-- slow -->                   it is run by `make slow`: it records or checks a lab
+    <!-- goes on -->                it is run after the block before it, in the same shell
     <!-- exits: 1 -->               its last command ends with this status
 """
 
@@ -47,13 +48,23 @@ for _ in range(30):
 
 @dataclass(frozen=True)
 class Block:
-    """One ```console block: its commands as a shell takes them, and what the comments before it say."""
+    """One ```console block: its commands as a shell takes them, and what the comments before it say. `before`: the block that it goes on from."""
 
     page: Path
     commands: tuple[str, ...]
     not_run: str
     slow: bool
     status: int
+    before: Block | None = None
+
+    def script(self) -> str:
+        """The commands of this block and of all that it goes on from. The status of a block's last command is what it says, and no other's but 0."""
+        commands = [command for command in self.commands if shlex.split(command, comments=True)[0] not in INSTALLERS]
+        if not commands:
+            return ""
+        *first, last = commands
+        expected = f"{{ status=0; {last}\n}} || status=$?\n[ $status = {self.status} ]" if self.status else last
+        return "\n".join([self.before.script() if self.before else "set -e", *first, expected])
 
     def __str__(self) -> str:
         return f"{self.page.name}: {self.commands[0][:40]}"
@@ -80,16 +91,23 @@ def _blocks() -> list[Block]:
             status = re.search(r"<!-- exits: (\d+) -->", said)
             commands = _commands(text)
             assert commands, f"{page.name}: a console block shows its commands after `$ `"
+            before = _run_last(found, page) if "<!-- goes on -->" in said else None
             found.append(
                 Block(
                     page,
                     commands,
                     reason[1] if reason else "",
-                    "<!-- slow -->" in said,
+                    bool(before and before.slow) or "<!-- slow -->" in said,
                     int(status[1]) if status else 0,
+                    before,
                 )
             )
     return found
+
+
+def _run_last(found: list[Block], page: Path) -> Block:
+    """The last block of the page that is run."""
+    return next(block for block in reversed(found) if block.page == page and not block.not_run)
 
 
 BLOCKS = _blocks()
@@ -125,15 +143,16 @@ def reader(tmp_path):
 
 
 def _run(reader, block: Block) -> None:
-    commands = [command for command in block.commands if shlex.split(command, comments=True)[0] not in INSTALLERS]
-    if not commands:
+    if not block.script():
         pytest.skip("it installs or builds")
-    done = reader("\n".join(["set -e", *commands]))
-    assert done.returncode == block.status, f"{done.stdout}{done.stderr}"
+    done = reader(block.script())
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
 def _marked(blocks: list[Block]) -> list[object]:
-    return [pytest.param(block, id=str(block)) for block in blocks]
+    """A block that others go on from is run with the last of them."""
+    earlier = {id(block.before) for block in blocks}
+    return [pytest.param(block, id=str(block)) for block in blocks if id(block) not in earlier]
 
 
 @pytest.mark.long

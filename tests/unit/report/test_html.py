@@ -11,6 +11,7 @@ import pytest
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
+from bottleneck_lab.report.charts import attempts_chart
 from bottleneck_lab.report.html import Answered, render_comparison_html, render_html
 from bottleneck_lab.report.markup import Markup, tag
 
@@ -156,3 +157,11 @@ def test_what_a_reader_must_know_first_stands_at_the_top():
 
 def test_strings_are_escaped_and_markup_is_not():
     assert tag("p", "<b>", Markup("<b>"), title='"') == '<p title="&quot;">&lt;b&gt;<b></p>'
+
+
+def test_an_undecided_figure_is_drawn_as_what_bounds_it():
+    """Of a figure that may be anything between 19% and 100% no point is drawn, and above the target least of all."""
+    drawn = str(attempts_chart([made_up.slow(), made_up.undecided(), made_up.passed()]))
+    assert drawn.count("<circle") == 2
+    assert drawn.count('class="span"') == 1
+    assert "INCONCLUSIVE: " in drawn
