@@ -7,6 +7,8 @@ import hashlib
 import os
 import re
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,9 @@ import msgspec
 
 from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError, UsageError
+
+PACKS = "bottleneck_lab.labs"
+"""The group of entry points by which a distribution brings labs; each names a package whose folder holds `labs/` and `solutions/`."""
 
 Device = Literal["cuda", "cpu", "virtual"]
 """`virtual` is an emulated accelerator: real host work, modelled device time."""
@@ -167,6 +172,11 @@ class Lab(msgspec.Struct, frozen=True):
     spec: LabSpec
 
     @property
+    def root(self) -> Path:
+        """The content that the lab is part of: this project's own, or a pack's."""
+        return self.path.parent.parent
+
+    @property
     def name(self) -> str:
         """What learners call the lab."""
         return self.spec.name or self.slug
@@ -211,7 +221,7 @@ def hash_files(files: dict[str, Path]) -> str:
 
 
 def content_root() -> Path:
-    """Where `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
+    """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
 
     Raises LabError where none of them exists.
     """
@@ -226,26 +236,69 @@ def content_root() -> Path:
     )
 
 
+def content_roots() -> list[Path]:
+    """All content: this project's own first, then the folders that `BOTTLENECK_LAB_PACKS` names, then what installed packs bring.
+
+    Raises UsageError for a folder without a course.
+    """
+    named = [Path(part).absolute() for part in os.environ.get("BOTTLENECK_LAB_PACKS", "").split(os.pathsep) if part]
+    roots = [content_root(), *named, *_installed_packs()]
+    for root in roots:
+        if not (root / "labs" / "course.toml").is_file():
+            raise UsageError(
+                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a pack of labs is made of."
+            )
+    return list(dict.fromkeys(roots))
+
+
+def _installed_packs() -> list[Path]:
+    """The folders of the packages that entry points of the group name, found without running any code of theirs but a parent package's."""
+    found = []
+    for entry in sorted(entry_points(group=PACKS), key=lambda entry: entry.name):
+        spec = find_spec(entry.value)
+        if spec is None or not spec.submodule_search_locations:
+            raise LabError(
+                f"The lab pack '{entry.name}' names {entry.value}, which is not a package.",
+                f"Correct its entry point of the group {PACKS}, or uninstall the pack.",
+            )
+        found.append(Path(spec.submodule_search_locations[0]))
+    return found
+
+
+def find_dataset(name: str) -> Path | None:
+    """The generator of a data set, in whichever content there is; packs can use each other's. None where nobody brings one."""
+    files = (root / "datasets" / f"{name}.py" for root in content_roots())
+    return next((file for file in files if file.is_file()), None)
+
+
 def load_course() -> CourseSpec:
-    """The course of this installation."""
-    return load_declared(content_root() / "labs" / "course.toml", CourseSpec)
+    """The course of this installation: the packs' stages of a name join its own, others follow."""
+    first, *others = [load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()]
+    stages = {stage.name: list(stage.labs) for stage in first.stages}
+    for stage in [stage for course in others for stage in course.stages]:
+        stages.setdefault(stage.name, []).extend(stage.labs)
+    return CourseSpec(first.title, [StageSpec(name, labs) for name, labs in stages.items()])
 
 
 @cache
 def load_labs() -> dict[str, Lab]:
-    """Every lab of the course by its slug, in the course's order."""
-    root = content_root()
-    return {
-        slug: Lab(
-            slug,
-            stage.name,
-            root / "labs" / slug,
-            root / "solutions" / slug,
-            load_declared(root / "labs" / slug / "lab.toml", LabSpec),
-        )
-        for stage in load_course().stages
-        for slug in stage.labs
-    }
+    """Every lab of the course by its slug, in the course's order. Raises LabError where two packs have a lab of one name."""
+    homes: dict[str, Path] = {}
+    for root in content_roots():
+        for stage in load_declared(root / "labs" / "course.toml", CourseSpec).stages:
+            for slug in stage.labs:
+                if slug in homes:
+                    raise LabError(
+                        f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
+                        "Take one of them out of BOTTLENECK_LAB_PACKS, or uninstall that pack.",
+                    )
+                homes[slug] = root
+    return {slug: _load_lab(homes[slug], stage.name, slug) for stage in load_course().stages for slug in stage.labs}
+
+
+def _load_lab(root: Path, stage: str, slug: str) -> Lab:
+    folder = root / "labs" / slug
+    return Lab(slug, stage, folder, root / "solutions" / slug, load_declared(folder / "lab.toml", LabSpec))
 
 
 def find_lab(name: str) -> Lab:

@@ -19,7 +19,6 @@ from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.summary import Analysis, Summary
 from bottleneck_lab.analysis.window import Window
-from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import (
     Known,
@@ -181,7 +180,7 @@ def recorded_subject(tool: str) -> Subject:
     Raises UsageError where there is none.
     """
     workspace = here()
-    slug, folder = workspace.lab.slug, content_root() / "datasets" / "captures"
+    slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
     found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
     if not found:
         raise UsageError(f"{slug} came with no report of '{tool}'.", "`lab profile` makes a capture here.")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from bottleneck_lab.catalog import Lab, content_root
+from bottleneck_lab.catalog import Lab, find_dataset
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.needs import require_packages
 from bottleneck_lab.workspace.home import dataset_root, home
@@ -55,8 +55,8 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
     MachineError with the generator's last words when it fails. The generator ends with this process: it is stopped on
     Ctrl-C and on any error.
     """
-    generator = content_root() / "datasets" / f"{name}.py"
-    if not generator.is_file():
+    generator = find_dataset(name)
+    if generator is None:
         raise UsageError(
             f"There is no data set called '{name}'.", "`lab data photos` creates the one that the labs use."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import Device, FailReason, Lab, content_root
+from bottleneck_lab.catalog import Device, FailReason, Lab
 from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import NOT_YOURS
@@ -54,7 +54,7 @@ class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def mutants_folder(lab: Lab) -> Path:
     """Where the lab's mutants are declared; not part of an installed wheel."""
-    return content_root() / "tests" / "mutants" / lab.slug
+    return lab.root / "tests" / "mutants" / lab.slug
 
 
 def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import SiblingSpec, content_root
+from bottleneck_lab.catalog import Lab, SiblingSpec, content_root
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json
@@ -68,7 +68,7 @@ def draw(workspace: Workspace, rng: random.Random) -> Drawn:
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
         case = Drawn(program, rng.randrange(1, 1_000_000), now())
-        _generate(case, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
+        _generate(workspace.lab, case, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
         _write(workspace, [*drawn, case])
     return case
 
@@ -84,8 +84,10 @@ def _write(workspace: Workspace, drawn: list[Drawn]) -> None:
     workspace.write(workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn)))
 
 
-def _generate(case: Drawn, folder: Path) -> None:
-    script = content_root() / "datasets" / "siblings.py"
+def _generate(lab: Lab, case: Drawn, folder: Path) -> None:
+    """A pack has programs of its own, or uses those of this project."""
+    own = lab.root / "datasets" / "siblings.py"
+    script = own if own.is_file() else content_root() / "datasets" / "siblings.py"
     command = [sys.executable, str(script), "--program", case.program, "--seed", str(case.seed), "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GENERATE_S, check=False)
     if done.returncode:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, content_root, files_below, load_labs
+from bottleneck_lab.catalog import Lab, content_roots, files_below, find_dataset, load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import code, declarations, telling
@@ -40,9 +40,10 @@ def check_files(lab: Lab) -> list[str]:
 
 def check_course() -> list[str]:
     """Folders of labs and solutions that the course does not name."""
-    root, known = content_root(), load_labs()
+    known = load_labs()
     return [
-        f"{parent}/{folder.name} is in no stage of labs/course.toml."
+        f"{root / parent / folder.name} is in no stage of labs/course.toml."
+        for root in content_roots()
         for parent in ("labs", "solutions")
         for folder in sorted((root / parent).iterdir())
         if folder.is_dir() and folder.name not in known and not folder.name.startswith((".", "_"))
@@ -54,12 +55,14 @@ def _missing(lab: Lab) -> Iterator[str]:
     wanted += [lab.solution / name for name in ("README.md", *lab.spec.editable)]
     if lab.spec.questions:
         wanted += [lab.path / "diagnosis.toml", lab.solution / "diagnosis.toml"]
-    wanted += [content_root() / "datasets" / f"{name}.py" for name in lab.spec.datasets]
     for path in wanted:
         if not path.is_file():
-            yield f"{path.relative_to(content_root())} is missing."
+            yield f"{path.relative_to(lab.root)} is missing."
         elif not path.read_bytes().strip():
-            yield f"{path.relative_to(content_root())} is empty."
+            yield f"{path.relative_to(lab.root)} is empty."
+    for name in lab.spec.datasets:
+        if find_dataset(name) is None:
+            yield f"{declarations.at(lab, 'datasets')}: no datasets/{name}.py makes the data set."
 
 
 def _inconsistent(lab: Lab) -> Iterator[str]:

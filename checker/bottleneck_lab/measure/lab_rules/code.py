@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, content_root, files_below
+from bottleneck_lab.catalog import Lab, files_below
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -24,10 +24,10 @@ def workloads(lab: Lab) -> Iterator[str]:
             try:
                 tree = ast.parse(path.read_bytes())
             except SyntaxError as error:
-                yield f"{path.relative_to(content_root())}, line {error.lineno}: {error.msg}."
+                yield f"{path.relative_to(lab.root)}, line {error.lineno}: {error.msg}."
                 continue
             if "bottleneck_lab" in _imported(tree):
-                yield f"{path.relative_to(content_root())} imports bottleneck_lab; a workload must run without it."
+                yield f"{path.relative_to(lab.root)} imports bottleneck_lab; a workload must run without it."
 
 
 def _imported(tree: ast.Module) -> set[str]:
@@ -96,7 +96,7 @@ def _unread_settings(lab: Lab) -> Iterator[str]:
 
 def distinct(lab: Lab) -> Iterator[str]:
     """There are variants enough, of editable files alone, and no two say the same."""
-    if not (content_root() / "tests" / "variants").is_dir():
+    if not (lab.root / "tests" / "variants").is_dir():
         return
     found = variants(lab)
     if len(found) < LEAST_VARIANTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bottleneck_lab.catalog import Device, Lab, content_root
+from bottleneck_lab.catalog import Device, Lab
 
 LEAST_VARIANTS = 3
 """Fewer right solutions than this do not show that a check accepts more than the reference."""
@@ -12,7 +12,7 @@ LEAST_VARIANTS = 3
 
 def variants(lab: Lab, device: Device | None = None) -> list[Path]:
     """The folders of other right solutions; none outside a checkout. With `device`: those in which a file differs that is used there (`sources`)."""
-    folder = content_root() / "tests" / "variants" / lab.slug
+    folder = lab.root / "tests" / "variants" / lab.slug
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if device is None:
         return found
