@@ -9,6 +9,7 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import HintSpec, QuestionSpec, find_lab
+from bottleneck_lab.grading.diagnosis import FIGURES, figures_of
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.trace import load
 
@@ -54,3 +55,10 @@ def test_a_figure_that_a_question_is_held_against_must_be_there(starved):
     assert len(found) == 2
     assert "no figure `dta_share`. Did you mean `data_share`?" in found[0]
     assert "no figure `nowhere_share`" in found[1]
+
+
+@pytest.mark.parametrize("file", sorted(CAPTURES.glob("*.json.gz")), ids=lambda file: file.name)
+def test_every_figure_of_a_capture_is_one_that_an_author_may_name(file):
+    summary = summarise(load(file))
+    ranges = {f"{name}_share" for name in summary.range_shares}
+    assert set(figures_of(summary)) <= {*FIGURES, *ranges}

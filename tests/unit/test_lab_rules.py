@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.catalog import LabSpec, find_lab, load_labs
+from bottleneck_lab.catalog import CourseSpec, LabSpec, find_lab, load_labs
 from bottleneck_lab.declared import line_of, load_declared
-from bottleneck_lab.errors import LabError
-from bottleneck_lab.measure.lab_rules import check_files, telling
+from bottleneck_lab.errors import LabError, UsageError
+from bottleneck_lab.measure.lab_rules import add_to_course, check_files, telling
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 TOML, JUDGE = "labs/running-mean/lab.toml", "labs/running-mean/judge.py"
@@ -136,3 +136,33 @@ def test_an_unknown_device_is_told_with_those_that_there_are(content):
     with pytest.raises(LabError, match=r"line 29: there is no `tpu` here.*Valid: cpu, cuda, virtual") as caught:
         load_declared(content / TOML, LabSpec)
     assert "docs/authors.md" in caught.value.remedy
+
+
+COURSES = [
+    ("", ["beginner"]),
+    ('title = "T"\n\n[[stages]]\nname = "beginner"\nlabs = []\n', ["beginner"]),
+    ('title = "T"\n\n[[stages]]\nname = "beginner"\nlabs = ["a", "b"]\n\n[[stages]]\nname = "z"\nlabs = []\n', ["beginner", "z"]),
+    ('title = "T"\n\n[[stages]]\nname = "z"\nlabs = ["a"]\n', ["z", "beginner"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "stages"), COURSES)
+def test_a_lab_is_put_into_a_course(tmp_path, before, stages):
+    file = tmp_path / "labs" / "course.toml"
+    if before:
+        file.parent.mkdir()
+        file.write_text(before)
+    add_to_course(file, "beginner", "mine")
+    course = load_declared(file, CourseSpec)
+    assert [stage.name for stage in course.stages] == stages
+    labs = next(stage.labs for stage in course.stages if stage.name == "beginner")
+    assert labs == [*(["a", "b"] if '"a", "b"' in before else []), "mine"]
+
+
+def test_a_course_that_cannot_be_added_to_is_left_as_it_was(tmp_path):
+    file = tmp_path / "course.toml"
+    file.write_text('title = "T"\nstages = [{ name = "beginner", labs = ["a"] }]\n')
+    before = file.read_text()
+    with pytest.raises(UsageError, match="cannot be added to"):
+        add_to_course(file, "beginner", "mine")
+    assert file.read_text() == before

@@ -84,7 +84,7 @@ def test_two_labs_of_one_name_are_refused_with_both_places(monkeypatch, tmp_path
 def test_an_entry_point_that_is_no_package_is_said(monkeypatch):
     found = EntryPoints([EntryPoint("odd", "bottleneck_lab.errors", catalog.PACKS)])
     monkeypatch.setattr(catalog, "entry_points", found.select)
-    with pytest.raises(LabError, match="names bottleneck_lab.errors, which is not a package"):
+    with pytest.raises(LabError, match=r"names bottleneck_lab\.errors, which is not a package"):
         catalog.load_labs()
 
 

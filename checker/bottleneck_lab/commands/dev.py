@@ -19,10 +19,10 @@ from bottleneck_lab.grading.attest import generate_key
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.margins import Margin, Part, Row, TargetSafety
 from bottleneck_lab.grading.margins import calibrate as judge_targets
-from bottleneck_lab.measure.lab_rules import check_course, check_files, course_names
+from bottleneck_lab.measure.lab_rules import add_to_course, check_course, check_files, course_names
 from bottleneck_lab.workspace.atomic import explained
 
-_EXAMPLE = "running-mean"
+_EXAMPLE, _ENTRY = "running-mean", "smooth.py"
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 
@@ -122,7 +122,15 @@ def _tell_target(target: TargetSafety) -> None:
 
 def new(
     slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
-    into: Annotated[Path, typer.Option("--into", help="The checkout that holds labs/ and solutions/.")] = Path(),
+    into: Annotated[
+        Path, typer.Option("--into", help="The checkout or pack that holds labs/ and solutions/.")
+    ] = Path(),
+    course: Annotated[
+        str, typer.Option("--course", metavar="STAGE", help="Add it to this stage of labs/course.toml.")
+    ] = "",
+    entry: Annotated[
+        str, typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.")
+    ] = _ENTRY,
 ) -> None:
     """Create a new lab from the example in docs/authors.md.
 
@@ -132,6 +140,8 @@ def new(
         raise UsageError(
             f"'{slug}' is not a valid lab name.", "Use small letters, digits and hyphens: `memory-copies`."
         )
+    if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
+        raise UsageError(f"'{entry}' is not a file of Python.", "Name it as it could be imported: `train.py`.")
     targets = [into / part / slug for part in _PARTS]
     for target in targets:
         if target.exists():
@@ -139,13 +149,27 @@ def new(
     with explained(into):
         for part, target in zip(_PARTS, targets, strict=True):
             shutil.copytree(_example() / part / _EXAMPLE, target, ignore=shutil.ignore_patterns("__pycache__"))
+            _rename_entry(target, entry)
+        if course:
+            add_to_course(into / "labs" / "course.toml", course, slug)
     for target in targets:
         say(f"made {target}")
-    if not course_names(into, slug):
+    if course_names(into, slug):
+        say(f"\nNext: `lab dev check {slug}`.", style="bold")
+    else:
         say(
             f"\nNext: add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then `lab dev check {slug}`.",
             style="bold",
         )
+
+
+def _rename_entry(folder: Path, entry: str) -> None:
+    """Calls the example's workload `entry`, and whatever speaks of it accordingly."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(_ENTRY, entry), encoding="utf-8")
+        if path.name == _ENTRY:
+            path.rename(path.with_name(entry))
 
 
 def _example() -> Path:
@@ -167,7 +191,7 @@ def key(
 COMMANDS = {
     "check": (check, "lab dev check dataloader --static"),
     "calibrate": (calibrate, "lab dev calibrate laptop.json h100.json"),
-    "new": (new, "lab dev new my-lab --into ."),
+    "new": (new, "lab dev new my-lab --course beginner --entry train.py"),
     "key": (key, "lab dev key runner.pem"),
 }
 """Every command of the group, with its example."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.gaps import Cause
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
@@ -50,6 +51,17 @@ _OTHER_FIGURES = {
     "overlap_share": "the share of the communication that is hidden",
     "top_operator_share": "the largest operator's share of all operators' own time",
 }
+
+
+_PARTS = ("busy", "idle", "compute", "communication", "copy", "exposed_communication", "exposed_copy")
+
+FIGURES = (
+    *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
+    *(f"idle_{cause}_share" for cause in get_args(Cause)),
+    "largest_gain_ratio",
+    "memory_growth_ratio",
+)
+"""Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload marks."""
 
 
 class Seen(NamedTuple):
@@ -104,8 +116,7 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
     wall = sum(use.wall_ns for use in devices)
     if not wall:
         return {}
-    parts = ("busy", "idle", "compute", "communication", "copy", "exposed_communication", "exposed_copy")
-    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / wall for part in parts}
+    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / wall for part in _PARTS}
     for use in devices:
         for cause in use.gap_causes:
             key = f"idle_{cause.cause}_share"

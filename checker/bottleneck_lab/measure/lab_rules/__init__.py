@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.catalog import Lab, content_roots, files_below, find_dataset, load_labs
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.catalog import CourseSpec, Lab, content_roots, files_below, find_dataset, load_labs
+from bottleneck_lab.declared import load_declared
+from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import code, declarations, telling
 from bottleneck_lab.measure.lab_rules.proofs import variants
 from bottleneck_lab.workspace.mutants import misdeclared
 
-__all__ = ["check_course", "check_files", "course_names", "variants"]
+__all__ = ["add_to_course", "check_course", "check_files", "course_names", "variants"]
 
 
 def check_files(lab: Lab) -> list[str]:
@@ -119,3 +121,27 @@ def course_names(root: Path, slug: str) -> bool:
     except (OSError, tomllib.TOMLDecodeError):
         return False
     return any(slug in stage.get("labs", []) for stage in course.get("stages", []))
+
+
+def add_to_course(file: Path, stage: str, slug: str) -> None:
+    """Write `slug` as the last lab of a stage into a course.toml; the file, or the stage, is made where there is none.
+
+    Raises UsageError where the file is written in a way that a name cannot be put into; it is then as it was.
+    """
+    before = file.read_text(encoding="utf-8") if file.is_file() else 'title = "Labs"\n'
+    listed = re.compile(rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])')
+    if listed.search(before):
+        text = listed.sub(
+            lambda found: f'{found[1]}{found[2]}{", " if found[2].strip() else ""}"{slug}"]', before, count=1
+        )
+    else:
+        text = f'{before.rstrip()}\n\n[[stages]]\nname = "{stage}"\nlabs = ["{slug}"]\n'
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    try:
+        stages = load_declared(file, CourseSpec).stages
+    except LabError:
+        stages = []
+    if [one.name for one in stages if slug in one.labs] != [stage]:
+        file.write_text(before, encoding="utf-8")
+        raise UsageError(f"{file} is written in a way that cannot be added to.", f"Add '{slug}' to the stage by hand.")

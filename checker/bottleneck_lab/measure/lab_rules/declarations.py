@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import get_args
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
-from bottleneck_lab.analysis.gaps import Cause
 from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec
 from bottleneck_lab.declared import Keys, place, unknown
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.diagnosis import problem
+from bottleneck_lab.grading.diagnosis import FIGURES, problem
 from bottleneck_lab.grading.siblings import CAUSES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.workspace.diagnosis_file import load_answers
-
-FIGURES = (
-    *(f"{part}_share" for part in ("busy", "idle", "compute", "communication", "copy", "overlap", "top_operator")),
-    *(
-        "exposed_communication_share",
-        "exposed_copy_share",
-        "data_wait_share",
-        "largest_gain_ratio",
-        "memory_growth_ratio",
-    ),
-    *(f"idle_{cause}_share" for cause in get_args(Cause)),
-)
-"""What `grading.diagnosis.figures_of` gives for any capture; besides these, `<range>_share` for every range that the workload marks."""
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
