@@ -42,6 +42,7 @@ LAYOUT_SHARE = 0.10
 STEP_SPREAD = 0.25
 SMALL_SHARE = 0.30
 SITE_SHARE = 0.30
+OUTGROWN_SHARE = 0.25
 MANY_CALLS = 100
 """So many calls of operators from one line in one step are a loop that could be one operator."""
 LONG_CALL_NS = 100_000
@@ -92,14 +93,21 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
-    """All that stands out, the costliest first. Uneven steps beside a costlier finding are its echo, and are left out: they would bury it.
+    """All that stands out, the costliest first, and before it what ends the run. Uneven steps beside a costlier finding are its echo, and are left out: they
+    would bury it.
 
     Nothing is found where no device did anything: a capture without its work shows no bottleneck.
     """
     if seen.devices and not any(use.busy_ns for use in seen.devices):
         return []
     found = sorted((finding for detect in DETECTORS for finding in detect(seen)), key=lambda f: -f.share_of_wall)
-    return [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
+    told = [finding for i, finding in enumerate(found) if finding.id != "uneven-steps" or i == 0]
+    return sorted(told, key=lambda finding: not (finding.id == "memory-growth" and _runs_out(seen)))
+
+
+def _runs_out(seen: Evidence) -> bool:
+    """Whether growth within the capture is a good part of a device's peak: such a run ends before it is slow."""
+    return any(use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes for use in seen.memory)
 
 
 def doubt(found: list[Finding], quality: Quality) -> tuple[list[Finding], list[Finding]]:

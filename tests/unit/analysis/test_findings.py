@@ -248,3 +248,15 @@ def test_graph_kernels_that_were_not_recorded_are_said_with_what_falls(tmp_path,
     assert missing.share_of_wall > 0.9
     assert set(missing.grounds) == {"idle", "host", "kernels"}
     assert summary.findings == []
+
+
+@pytest.mark.parametrize(("kept", "first"), [(64 << 20, "memory-growth"), (2 << 20, "launch-bound")])
+def test_what_ends_the_run_stands_before_what_slows_it(tmp_path, make, kept, first):
+    run = make.training("launch")
+    for step in [event for event in run.events if event["name"].startswith("ProfilerStep#")]:
+        run.host = step["ts"] + step["dur"] - 1
+        run.memory(kept)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    found = [finding.id for finding in summarise(load(tmp_path / "x.json")).findings]
+    assert found[0] == first
+    assert {"memory-growth", "launch-bound"} <= set(found)

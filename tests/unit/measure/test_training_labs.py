@@ -1,0 +1,145 @@
+"""The labs on the virtual GPU: what a capture of the shipped script shows first, and that each criterion fails for its own reason alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.kinds.training import TrainingSettings, check
+from bottleneck_lab.measure.kinds.training.check import Training
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.trace import load
+from bottleneck_lab.workspace.mutants import load_mutants
+
+LABS = [lab for lab in load_labs().values() if lab.spec.measure == "training"]
+CRITERIA = [(lab, spec.id) for lab in LABS for spec in lab.spec.devices["virtual"].criteria]
+STEPS = 40
+
+
+@pytest.fixture
+def context_of(tmp_path: Path) -> Iterator[object]:
+    with Janitor() as janitor:
+
+        def made(lab: Lab, workspace: Path) -> Context[TrainingSettings]:
+            settings = kind_of(lab).settings(lab, "virtual")
+            assert isinstance(settings, TrainingSettings)
+            return Context(
+                lab, "virtual", settings, workspace, workspace, tmp_path, tmp_path, janitor, lambda _doing, _share: None
+            )
+
+        yield made
+
+
+@pytest.fixture(scope="module", params=LABS, ids=lambda lab: lab.slug)
+def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Summary]:
+    """A lab with the summary of a capture of its shipped script, of ten steps, as `lab profile` makes it."""
+    lab: Lab = request.param
+    folder = tmp_path_factory.mktemp(lab.slug)
+    for name in lab.spec.files:
+        shutil.copy(lab.path / name, folder)
+    recipe = (folder / "recipe.py").read_text(encoding="utf-8")
+    shorter, changed = re.subn(r"(BATCH, STEPS, LOG_EVERY = \d+), \d+,", r"\1, 10,", recipe)
+    assert changed == 1
+    (folder / "recipe.py").write_text(shorter, encoding="utf-8")
+    with Janitor() as janitor:
+        settings = kind_of(lab).settings(lab, "virtual")
+        context = Context(lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None)
+        said: list[str] = []
+        assert kind_of(lab).profile(context, folder / "trace.json.gz", said.append) == 0, said
+    return lab, summarise(load(folder / "trace.json.gz"))
+
+
+@pytest.mark.long
+def test_what_is_taught_is_the_first_finding_of_the_shipped_script(captured: tuple[Lab, Summary]) -> None:
+    lab, summary = captured
+    assert [finding.id for finding in summary.findings][:1] == [lab.spec.taught]
+    assert summary.emulated
+
+
+@pytest.mark.long
+def test_the_capture_has_what_the_questions_ask_for(captured: tuple[Lab, Summary]) -> None:
+    lab, summary = captured
+    if lab.spec.taught == "sync-stalls":
+        waits = [row for row in summary.syncs if row.line]
+        assert waits, "every wait has its line"
+        assert all(row.awaited_line for row in waits if row.awaited)
+    if lab.spec.taught == "memory-growth":
+        (use,) = summary.memory
+        assert use.growth_bytes_per_step > 0.01 * use.peak_bytes
+    assert all(row.line.startswith(("train.py(", "recipe.py(")) for row in summary.lines)
+
+
+def trained(**changed: object) -> Training:
+    """One training that meets every criterion of every lab, but for what is changed."""
+    usual = {
+        "total_us": 4000.0,
+        "step_us": [100.0] * STEPS,
+        "launches": 50 * STEPS,
+        "waits": 4,
+        "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
+        "flops": 1e9,
+        "peak_bytes": 2 << 20,
+        "reserved_bytes": 4 << 20,
+        "step_bytes": [1 << 20] * STEPS,
+        "steps": STEPS,
+    }
+    reports = [(step, {"loss": 1.0 / step}) for step in range(10, STEPS + 1, 10)]
+    parameters = {"weight": np.arange(4.0) + 1}
+    figures = Figures(**{key: value for key, value in (usual | changed).items() if key in usual})  # type: ignore[arg-type]
+    return Training(changed.get("reports", reports), changed.get("parameters", parameters), figures)  # type: ignore[arg-type]
+
+
+BREAKS = {
+    "right-reports": {"reports": [(step, {"loss": 1.01 / step}) for step in range(10, STEPS + 1, 10)]},
+    "right-parameters": {"parameters": {"weight": np.array([1.0, 2.0, 3.0, 4.1])}},
+    "step-speedup": {"step_us": [5000.0] * STEPS},
+    "waits-per-interval": {"step_waits": [int(step % 10 in (4, 9)) for step in range(STEPS)]},
+    "launches-per-step": {"launches": 300 * STEPS},
+    "peak-mib": {"peak_bytes": 5 << 20},
+    "growth-mib": {"step_bytes": [(1 << 20) + (step << 15) for step in range(STEPS)]},
+}
+"""What breaks a criterion, and no other."""
+SHIPPED = trained(step_us=[500.0] * STEPS)
+
+
+def failed(context: Context[TrainingSettings], yours: Training, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The criteria that a training fails, beside a shipped one that takes 500 µs a step."""
+    monkeypatch.setattr(check, "train_modelled", lambda _context, role, *_: [SHIPPED if role == "reference" else yours])
+    monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
+    return [result.id for result in check.measure(context).results if result.holds is False]
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_a_right_training_fails_nothing(lab, context_of, tmp_path, monkeypatch) -> None:
+    assert failed(context_of(lab, tmp_path), trained(), monkeypatch) == []
+
+
+@pytest.mark.parametrize(("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part))
+def test_each_criterion_fails_alone(lab, criterion, context_of, tmp_path, monkeypatch) -> None:
+    assert failed(context_of(lab, tmp_path), trained(**BREAKS[criterion]), monkeypatch) == [criterion]
+
+
+@pytest.mark.parametrize(("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part))
+def test_each_criterion_has_a_wrong_fix_that_it_must_catch(lab, criterion) -> None:
+    assert criterion in {mutant.criterion for mutant in load_mutants(lab, "virtual")}
+
+
+@pytest.mark.parametrize("less", [{"steps": STEPS - 1}, {"flops": 0.5e9}], ids=["a batch left out", "work left out"])
+def test_work_that_the_device_did_not_do_is_refused(less, context_of, tmp_path, monkeypatch) -> None:
+    with pytest.raises(check.LearnerFault, match=r"batches were taken|arithmetic"):
+        failed(context_of(LABS[0], tmp_path), trained(**less), monkeypatch)
+
+
+def test_made_up_figures_are_complete() -> None:
+    assert set(msgspec.structs.asdict(SHIPPED.figures)) == {field.name for field in msgspec.structs.fields(Figures)}
