@@ -1,6 +1,7 @@
 """What holds for every test: none is judged by its speed, an example of Hypothesis as little as another, and nothing large is made twice."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -25,7 +26,12 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    """Every run remembers how long its tests took, for the next `--quick`."""
+    """Every run remembers how long its tests took, for the next `--quick`.
+
+    A shell that starts tests in the background has them, and what they start, ignore Ctrl-C.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
         config.pluginmanager.register(Quick(config))
 

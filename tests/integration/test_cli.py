@@ -600,12 +600,9 @@ def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(lear
 
 
 def _stop_check(learner: Learner, name: str, place: Path) -> tuple[int, str, list[psutil.Process]]:
-    """A check stopped while it waits for the learner's endless code: its status, what it still said, and the processes it had.
-
-    A shell that starts tests in the background has them ignore Ctrl-C.
-    """
+    """A check stopped while it waits for the learner's endless code: its status, what it still said, and the processes it had."""
     check = subprocess.Popen(
-        ["env", "--default-signal=INT", *LAB, "check"],
+        [*LAB, "check"],
         cwd=place,
         env=learner.environment,
         stdout=subprocess.DEVNULL,

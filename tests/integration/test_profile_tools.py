@@ -172,7 +172,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(folder, arguments, status, wo
 
 
 def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(folder):
-    command = ["env", "--default-signal=INT", *LAB, "profile", "--", sys.executable, "net.py", "3", "wait"]
+    command = [*LAB, "profile", "--", sys.executable, "net.py", "3", "wait"]
     with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as running:
         assert any("trained" in line for line in running.stdout)
         time.sleep(0.3)
