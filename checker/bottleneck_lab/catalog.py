@@ -149,10 +149,11 @@ class LabSpec(_Spec, frozen=True):
 
 
 class StageSpec(_Spec, frozen=True):
-    """A stage of the course and the labs in it, in order."""
+    """A stage of the course and the labs in it, in order. `able`: what somebody can do who has been through it, completing "you can …"."""
 
     name: str
     labs: list[str]
+    able: str = ""
 
 
 class CourseSpec(_Spec, frozen=True):
@@ -274,10 +275,11 @@ def find_dataset(name: str) -> Path | None:
 def load_course() -> CourseSpec:
     """The course of this installation: the packs' stages of a name join its own, others follow."""
     first, *others = [load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()]
-    stages = {stage.name: list(stage.labs) for stage in first.stages}
+    stages = {stage.name: stage for stage in first.stages}
     for stage in [stage for course in others for stage in course.stages]:
-        stages.setdefault(stage.name, []).extend(stage.labs)
-    return CourseSpec(first.title, [StageSpec(name, labs) for name, labs in stages.items()])
+        known = stages.get(stage.name)
+        stages[stage.name] = msgspec.structs.replace(known, labs=[*known.labs, *stage.labs]) if known else stage
+    return CourseSpec(first.title, list(stages.values()))
 
 
 @cache

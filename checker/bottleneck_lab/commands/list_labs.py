@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.catalog import Lab, load_course, load_labs
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.workspace.progress import LabProgress, load_progress
 
@@ -18,7 +18,7 @@ def command(json: Json = False) -> None:
     if json:
         print_json(rows)
     else:
-        _show(rows)
+        _show(rows, {stage.name: stage.able for stage in load_course().stages})
 
 
 def _state(entry: LabProgress | None) -> str:
@@ -42,14 +42,21 @@ def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
     }
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _stage(name: str, rows: list[dict[str, Any]], able: str) -> str:
+    """A stage's name, how far one is in it, and what it is for."""
+    passed = sum(row["stage"] == name and row["state"] == "passed" for row in rows)
+    told = f"{name}, {passed} of {sum(row['stage'] == name for row in rows)} passed"
+    return f"{told}: after it you can {able}" if able else told
+
+
+def _show(rows: list[dict[str, Any]], able: dict[str, str]) -> None:
     stage = None
     width = max(len(row["lab"]) for row in rows)
     marks = {"open": " ", "started": "…", "passed": "✓"}
     for row in rows:
         if row["stage"] != stage:
             stage = row["stage"]
-            say(f"{stage}", style="bold")
+            say(_stage(stage, rows, able.get(stage, "")), style="bold", hang=2)
         start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
         say(f"{start}{row['title']}", hang=len(start) - 1 if row["state"] != "open" else len(start) - 3)
         about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
@@ -22,6 +22,12 @@ def command() -> None:
     else:
         passed = sum(1 for slug in labs if slug in progress.labs and progress.labs[slug].passed)
         say(f"You have passed {passed} of {len(labs)} labs. There is no lab in this folder.")
+        for stage in load_course().stages:
+            done = sum(slug in progress.labs and progress.labs[slug].passed is not None for slug in stage.labs)
+            say(
+                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'then you can {stage.able}'}".rstrip(),
+                hang=22,
+            )
         _tell_step(next_lab(labs, progress))
 
 
