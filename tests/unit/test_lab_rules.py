@@ -78,7 +78,7 @@ def test_a_slip_in_lab_toml_is_told(content, old, new, said):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("import numpy as np", "import nmupy as np", r"judge.py, line 3: ModuleNotFoundError: No module named 'nmupy'"),
+        ("answers, close", "answers, clsoe", r"judge.py, line 3: ImportError: cannot import name 'clsoe'"),
         ("def make_inputs(", "def inputs(", r"`make_inputs` is missing; it is called with 4 arguments"),
         ("def cases(rng, settings)", "def cases(rng)", r"`cases` is called with 2 arguments, and takes \(rng\)"),
         ("def cases(rng, settings):", "def cases(rng, settings)", r"judge.py, line 6: SyntaxError"),

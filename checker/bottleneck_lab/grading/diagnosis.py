@@ -273,7 +273,7 @@ def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: S
     if stretch and stretch.end <= seen.span_ns:
         return f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is."
     if question.predicts_gain and "largest_gain_ratio" in seen.figures:
-        return f"The tool: removing the costliest finding brings at most {seen.figures['largest_gain_ratio']:.2f}x."
+        return f"The tool: without the costliest finding it would be about {seen.figures['largest_gain_ratio']:.2f} times as fast."
     return ""
 
 

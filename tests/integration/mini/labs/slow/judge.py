@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from bottleneck_lab.judging import answers, exact
+
 
 def cases(rng, settings):
     return ["numbers"]
@@ -11,7 +13,4 @@ def make_inputs(rng, case, data, settings):
     return [rng.integers(0, 1000, size=settings.get("size", 200_000)).astype(np.float64)]
 
 
-def judge(case, inputs, answer, reference, settings):
-    if len(answer) != 1 or answer[0].shape != ():
-        return "The answer is not one number."
-    return None if float(answer[0]) == float(reference[0]) else "The sum is wrong."
+judge = answers(total=exact)

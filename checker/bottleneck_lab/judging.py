@@ -1,0 +1,86 @@
+"""What a lab's judge.py is made of: rules for the parts of an answer, and a `judge` that holds an answer to them.
+
+from bottleneck_lab.judging import answers, close, exact
+
+judge = answers(confusion=exact, loss=close(atol=1e-5))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Rule = Callable[[Any, Any], str | None]
+"""Given a part of the answer and the reference's: None when it is right, else what is wrong with it, as it follows the part's name."""
+Judge = Callable[[str, list[Any], list[Any], list[Any], dict[str, Any]], str | None]
+
+
+def answers(**parts: Rule) -> Judge:
+    """The `judge` of a lab whose answer has these parts, in this order; each rule compares one with the reference's.
+
+    An answer with more or fewer parts is wrong, and so is a part of another shape, or with a NaN that the reference has not.
+    """
+
+    def judge(
+        _case: str, _inputs: list[Any], answer: list[Any], reference: list[Any], _settings: dict[str, Any]
+    ) -> str | None:
+        if len(answer) != len(parts):
+            return f"The answer has {len(answer)} parts, not {len(parts)}: {', '.join(parts)}."
+        found = (
+            (name, rule(got, want)) for (name, rule), got, want in zip(parts.items(), answer, reference, strict=True)
+        )
+        return next((f"`{name}` {wrong}." for name, wrong in found if wrong), None)
+
+    return judge
+
+
+def exact(got: Any, want: Any) -> str | None:
+    """Equal to the last bit: numbers, text, bytes or arrays. NaN equals NaN."""
+    if not isinstance(want, np.ndarray | int | float):
+        return None if type(got) is type(want) and got == want else "is not what the reference answers"
+    if wrong := _form(got, want):
+        return wrong
+    ours, theirs = np.asarray(got), np.asarray(want)
+    differ = ~((ours == theirs) | (_nan(ours) & _nan(theirs)))
+    return f"differs in {int(differ.sum())} of {differ.size} numbers" if differ.any() else None
+
+
+def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
+    """Numbers that differ by at most `atol` plus `rtol` of the reference's. What is not finite must be the same in the reference."""
+
+    def rule(got: Any, want: Any) -> str | None:
+        if wrong := _form(got, want):
+            return wrong
+        ours, theirs = np.asarray(got), np.asarray(want)
+        finite = np.isfinite(theirs)
+        if not np.isfinite(ours[finite]).all():
+            return "has numbers that are not finite where the reference's are"
+        if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+            return "has finite numbers where the reference has none"
+        over = _excess(ours[finite], theirs[finite], atol, rtol)
+        return f"is off by {over:.3g}; the limits are {atol:g} and {rtol:g} of the value" if over else None
+
+    return rule
+
+
+def _excess(ours: Any, theirs: Any, atol: float, rtol: float) -> float:
+    """The largest difference among those beyond the limits; 0 where there is none. In float64: integers of 8 bits would wrap around."""
+    theirs = theirs.astype(np.float64)
+    apart = np.abs(ours.astype(np.float64) - theirs)
+    beyond = apart[apart > atol + rtol * np.abs(theirs)]
+    return float(beyond.max()) if beyond.size else 0.0
+
+
+def _form(got: Any, want: Any) -> str | None:
+    """What is wrong with the form of a part that is to be numbers of the reference's shape."""
+    if not isinstance(got, np.ndarray | int | float) or np.asarray(got).dtype.kind not in "biuf":
+        return f"is a {type(got).__name__}, not numbers"
+    if np.shape(got) != np.shape(want):
+        return f"has the shape {np.shape(got)}, not {np.shape(want)}"
+    return None
+
+
+def _nan(array: Any) -> Any:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
