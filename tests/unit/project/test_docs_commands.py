@@ -113,9 +113,19 @@ def _run_last(found: list[Block], page: Path) -> Block:
 BLOCKS = _blocks()
 
 
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory) -> Path:
+    """A snapshot of a GPU's memory."""
+    path = tmp_path_factory.mktemp("snapshot") / "memory.pickle"
+    script = ROOT / "datasets" / "snapshots.py"
+    subprocess.run([sys.executable, str(script), "--out", str(path), "--events", "300"], check=True)
+    return path
+
+
 @pytest.fixture
-def reader(tmp_path):
-    """A folder as the pages assume it: a trace, a later one, a program, and `lab` on PATH."""
+def reader(tmp_path, snapshot):
+    """A folder as the pages assume it: a trace, a later one, a snapshot, a program, and `lab` on PATH."""
+    shutil.copy(snapshot, tmp_path)
     for name, cause in (("trace", "input"), ("before", "input"), ("after", "healthy")):
         shutil.copy(CAPTURES / f"synthetic-{cause}.json.gz", tmp_path / f"{name}.json.gz")
     for side in ("before", "after"):  # folders of repeated captures
