@@ -14,8 +14,9 @@ def made_up(**changed: object) -> Figures:
         "step_us": [50.0, 10.0, *[2.0] * 38],
         "launches": 400,
         "waits": 0,
-        "step_waits": [9] * 10 + [0] * 20 + [5] * 10,
+        "step_waits": [9] * 10 + [0] * 29 + [2],
         "flops": 1.0,
+        "step_flops": [step / 40 for step in range(40)],
         "peak_bytes": 3 << 20,
         "reserved_bytes": 4 << 20,
         "step_bytes": [1 << 20] * 40,
@@ -31,6 +32,18 @@ def test_the_first_steps_do_not_count_as_time() -> None:
 def test_waits_are_of_the_worst_interval_between_two_reports() -> None:
     assert figures.waits_per_interval(made_up(), 10) == 0
     assert figures.waits_per_interval(made_up(step_waits=[0] * 15 + [1] * 4 + [0] * 21), 10) == 4
+
+
+def test_waits_of_batches_that_were_all_taken_at_once_count() -> None:
+    at_once = made_up(step_waits=[0] * 39 + [12])
+    assert figures.waits_per_interval(at_once, 10) == 4
+    two_reports_at_the_end = made_up(step_waits=[0] * 19 + [1] + [0] * 9 + [1] + [0] * 9 + [2])
+    assert figures.waits_per_interval(two_reports_at_the_end, 10) == 1
+
+
+def test_arithmetic_before_the_warm_up_is_over_is_not_timed() -> None:
+    assert figures.timed_flops(made_up()) == pytest.approx(38 / 40)
+    assert figures.timed_flops(made_up(step_flops=[1.0] * 40)) == 0
 
 
 def test_memory_that_comes_and_goes_does_not_grow() -> None:

@@ -89,6 +89,7 @@ def trained(**changed: object) -> Training:
         "waits": 4,
         "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
         "flops": 1e9,
+        "step_flops": [step * 1e9 / STEPS for step in range(STEPS)],
         "peak_bytes": 2 << 20,
         "reserved_bytes": 4 << 20,
         "step_bytes": [1 << 20] * STEPS,
@@ -135,7 +136,11 @@ def test_each_criterion_has_a_wrong_fix_that_it_must_catch(lab, criterion) -> No
     assert criterion in {mutant.criterion for mutant in load_mutants(lab, "virtual")}
 
 
-@pytest.mark.parametrize("less", [{"steps": STEPS - 1}, {"flops": 0.5e9}], ids=["a batch left out", "work left out"])
+@pytest.mark.parametrize(
+    "less",
+    [{"steps": STEPS - 1}, {"flops": 0.5e9}, {"step_flops": [1e9] * STEPS}],
+    ids=["a batch left out", "work left out", "work before the steps"],
+)
 def test_work_that_the_device_did_not_do_is_refused(less, context_of, tmp_path, monkeypatch) -> None:
     with pytest.raises(check.LearnerFault, match=r"batches were taken|arithmetic"):
         failed(context_of(LABS[0], tmp_path), trained(**less), monkeypatch)

@@ -108,6 +108,12 @@ class TestEngine:
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
+    def test_the_books_are_closed_once(self) -> None:
+        engine = Engine(PLAIN)
+        engine.keep({})
+        with pytest.raises(LookupError, match="handed over already"):
+            engine.keep({})
+
     def test_an_operator_that_inference_mode_sends_whole_counts_its_parts(self) -> None:
         engine = Engine(PLAIN)
         x = engine.upload(torch.ones(4, 8), None, True, False, "")

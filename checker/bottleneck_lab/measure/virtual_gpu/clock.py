@@ -38,6 +38,8 @@ class Clock:
     step_starts_us: list[float] = field(default_factory=list)
     step_waits: list[int] = field(default_factory=list)
     """How many waits had been counted when each step began."""
+    step_flops: list[float] = field(default_factory=list)
+    """How much arithmetic had been counted when each step began."""
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
@@ -84,6 +86,7 @@ class Clock:
             self._close_step()
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
+        self.step_flops.append(self.flops)
 
     def finish(self) -> None:
         """The run is over when the stream is empty; no step is open any longer."""

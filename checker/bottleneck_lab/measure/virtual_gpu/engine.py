@@ -32,7 +32,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the engine saw of one run. Times in µs of the logical clock, per step where a list."""
+    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`: counted until each step began."""
 
     total_us: float
     step_us: list[float]
@@ -40,6 +40,7 @@ class Figures(msgspec.Struct, frozen=True):
     waits: int
     step_waits: list[int]
     flops: float
+    step_flops: list[float]
     peak_bytes: int
     reserved_bytes: int
     step_bytes: list[int]
@@ -101,7 +102,9 @@ class Engine:
         self._record(before, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
-        """The program ends and hands over its parameters: the books are closed."""
+        """The program ends and hands over its parameters: the books are closed. Raises LookupError where they have been: no work is left for afterwards."""
+        if self._closed:
+            raise LookupError("the parameters have been handed over already")
         self._closed = self.figures()
         self.kept = {name: self._tensors[handle.number].clone() for name, handle in tensors.items()}
 
@@ -138,6 +141,7 @@ class Engine:
             waits=self.clock.waits,
             step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,
+            step_flops=self.clock.step_flops,
             peak_bytes=self.memory.peak,
             reserved_bytes=self.memory.reserved,
             step_bytes=self.memory.step_bytes,

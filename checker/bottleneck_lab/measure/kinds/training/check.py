@@ -148,6 +148,13 @@ def _refuse_work_elsewhere(yours: Figures, shipped: Figures) -> None:
             "wrong output",
             f"The device did {share:.0%} of the arithmetic that this training takes: the rest was left out, or done elsewhere.",
         )
+    timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
+    if timed < LEAST_WORK:
+        raise LearnerFault(
+            "wrong output",
+            f"From the third batch on, {timed:.0%} of the arithmetic was done that these steps take: the rest came before. A step begins when its batch "
+            "is taken from `data.batches()`.",
+        )
 
 
 def _right(context: Context[TrainingSettings], yours: list[Training], shipped: list[Training]) -> list[CriterionResult]:

@@ -20,10 +20,18 @@ def step_time_us(figures: Figures) -> float:
 def waits_per_interval(figures: Figures, interval: int) -> int:
     """The most times that the host waited for the device in `interval` steps, from one report to the next.
 
-    The first interval sets up and the last one may have two reports to make: neither counts.
+    The first interval sets up, and the last one may have two reports to make: neither counts by itself. Whoever takes all batches at once has the waits of
+    all steps in the last one: so the mean of all but the first counts as well.
     """
     waits = figures.step_waits
-    return max(sum(waits[at : at + interval]) for at in range(interval, len(waits) - interval, interval))
+    starts = range(interval, len(waits), interval)
+    by_interval = [sum(waits[at : at + interval]) for at in starts]
+    return max(*by_interval[:-1], sum(by_interval) // len(by_interval))
+
+
+def timed_flops(figures: Figures) -> float:
+    """The arithmetic of the steps whose time counts."""
+    return figures.flops - figures.step_flops[WARM_UP_STEPS]
 
 
 def launches_per_step(figures: Figures) -> float:
