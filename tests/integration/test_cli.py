@@ -678,6 +678,54 @@ class TestDev:
         assert again.returncode == 2
         assert "exists already" in again.stderr
 
+    def test_a_new_lab_joins_a_stage_and_names_its_workload(self, content, tmp_path):
+        author = Learner(tmp_path, content)
+        made = author.lab("dev", "new", "mine", "--into", str(content), "--course", "only", "--entry", "train.py")
+        assert made.returncode == 0, made.stderr
+        assert "Next: `lab dev check mine`" in made.stdout
+        (row,) = author.json("dev", "check", "mine", "--static")
+        assert row == {"lab": "mine", "what": "files", "problems": []}
+        assert not list(content.rglob("smooth.py"))
+        assert (content / "labs" / "mine" / "train.py").is_file()
+
+    def test_targets_are_judged_over_machines(self, learner, tmp_path):
+        def row(name: str, value: float, *, right: bool, machine: str) -> dict[str, object]:
+            margin = {"criterion": "speedup", "value": value, "low": value, "high": value, "bar": 3.0, "at_least": True}
+            proof = {"part": "variants", "name": name, "device": "cpu", "outcome": "PASS", "margins": [margin]}
+            return {"lab": "mine", "what": name, "problems": [], "proof": {**proof, "machine": machine, "right": right}}
+
+        laptop, server = tmp_path / "laptop.json", tmp_path / "server.json"
+        laptop.write_text(json.dumps([row("slow", 1.0, right=False, machine="laptop")]))
+        server.write_text(json.dumps([row("fast", 3.1, right=True, machine="server")]))
+        done = learner.lab("dev", "calibrate", str(laptop), str(server))
+        assert done.returncode == 1
+        assert "right work is 1.03 times as good as asked, 1.1 is safe (fast, server)" in done.stdout
+        assert "Safe on these machines: 1.11 to 2.82" in done.stdout
+        server.write_text(json.dumps([row("fast", 4.0, right=True, machine="server")]))
+        assert learner.lab("dev", "calibrate", str(laptop), str(server)).returncode == 0
+        assert learner.lab("dev", "calibrate", str(tmp_path / "none.json")).returncode == 2
+
+    @pytest.mark.long
+    def test_a_lab_is_gone_through_as_a_learner_meets_it(self, learner):
+        done = learner.lab("dev", "play", "slow", "--no-check")
+        assert done.returncode == 0, done.stderr
+        told = [line for line in done.stdout.splitlines() if line.startswith("$ ")]
+        commands = [
+            "cat",
+            "lab start",
+            "lab profile",
+            "lab hint",
+            "lab hint",
+            "lab diagnose",
+            "lab diagnose",
+            "lab report",
+        ]
+        assert [line[2:].startswith(command) for line, command in zip(told, commands, strict=True)] == [True] * 8
+        blind, _, open_ = done.stdout.partition("Committed.")
+        assert "Findings, the costliest first" not in blind
+        assert "Findings, the costliest first" in open_
+        assert "Hint 2 of 2: NumPy can square" in blind
+
     @pytest.mark.slow
     def test_a_new_lab_works_without_touching_the_package(self, author, content):
         spec = content / "labs" / "mine" / "lab.toml"

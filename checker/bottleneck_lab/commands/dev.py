@@ -10,8 +10,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.commands import completion
+from bottleneck_lab.commands.playing import play as play_through
 from bottleneck_lab.commands.proving import prove
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
 from bottleneck_lab.errors import ExitCode, UsageError
@@ -120,6 +122,21 @@ def _tell_target(target: TargetSafety) -> None:
         say(f"    Safe on these machines: {low} to {high}.")
 
 
+def play(
+    lab: Annotated[str, typer.Argument(help="The lab to go through.", autocompletion=completion.lab_names)],
+    device: DeviceName = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the verdict: measure nothing.")] = False,
+) -> None:
+    """Go through a lab as a learner will: brief, blind report, hints, questions, and the verdict on the shipped files.
+
+    It happens in a folder of its own that is gone afterwards, with the solution's diagnosis. Look for whatever tells the cause too early.
+    """
+    found = find_lab(lab)
+    status = play_through(found, choose_device(found, device), measure=not no_check)
+    if status not in (ExitCode.OK, ExitCode.FAIL):  # the shipped files have to fail
+        raise typer.Exit(status)
+
+
 def new(
     slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
     into: Annotated[
@@ -191,6 +208,7 @@ def key(
 COMMANDS = {
     "check": (check, "lab dev check dataloader --static"),
     "calibrate": (calibrate, "lab dev calibrate laptop.json h100.json"),
+    "play": (play, "lab dev play my-lab"),
     "new": (new, "lab dev new my-lab --course beginner --entry train.py"),
     "key": (key, "lab dev key runner.pem"),
 }

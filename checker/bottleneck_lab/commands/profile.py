@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -247,7 +248,9 @@ def _show_kernels(folder: Path, files: list[str]) -> None:
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
     workspace = here()
+    began = time.monotonic()
     folder = capture(workspace.root, tool, device, no_wait=no_wait)
+    recorded = time.monotonic()
     summary = _as_shown(read_capture(folder), folder) if folder in readable(workspace) else None
     if json:
         print_json(
@@ -257,6 +260,8 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     if summary:
         render_summary(summary, console())
     _show_description(folder, tool)
+    read_s = time.monotonic() - recorded
+    note(f"Recording took {recorded - began:.1f} s, starting and writing included; reading took {read_s:.1f} s.")
     note(f"The capture is in {folder}")
     tell_next(workspace)
 
