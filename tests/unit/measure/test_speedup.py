@@ -188,7 +188,7 @@ def test_what_used_up_the_time_is_said(monkeypatch):
     (result,) = target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
     assert result.holds is False
     assert "11 pairs" in result.sentence
-    assert result.sentence.endswith("Time ran out after so few pairs: its calls took 11 s each.")
+    assert result.sentence.endswith("Time ran out after these pairs: each call took 11 s.")
 
 
 def on(cores: float, allowed: int | None) -> None:

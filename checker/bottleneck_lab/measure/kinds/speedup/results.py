@@ -81,5 +81,7 @@ def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
     result = grade_decision(spec, case.decisions[spec.id])
     if not (case.out_of_time and result.holds is False):
         return result
-    said = f"{result.sentence.rstrip('.')}. Time ran out after so few pairs: its calls took {median(case.learner_s):.3g} s each."
+    said = (
+        f"{result.sentence.rstrip('.')}. Time ran out after these pairs: each call took {median(case.learner_s):.3g} s."
+    )
     return msgspec.structs.replace(result, sentence=said)
