@@ -162,8 +162,9 @@ def _arguments(call: str) -> str:
 
 @needs_compiler
 def test_a_compiler_error_names_the_learners_line(tmp_path):
-    with pytest.raises(RuntimeError, match=r"attention.cpp:3:"):
+    with pytest.raises(RuntimeError, match=r"attention.cpp:3:") as caught:
         attention_from("// one\n// two\nint x = ;\n", tmp_path)
+    assert caught.value.reason == "does not compile"
 
 
 @needs_compiler

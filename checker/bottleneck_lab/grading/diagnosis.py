@@ -233,7 +233,7 @@ def _figure_problem(question: QuestionSpec, answer: float, seen: Seen | None) ->
         for name, said in _OTHER_FIGURES.items()
         if question.type == "share" and name != asked and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
     )
-    return f"{next(near, 'Your capture shows another figure.')} {question.measure}".rstrip()
+    return f"{next(near, 'The capture shows another figure.')} {question.measure}".rstrip()
 
 
 def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:

@@ -44,6 +44,29 @@ def fault(context, code: str, *inputs) -> LearnerFault:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("does not compile", "does not compile"),
+        ("forbidden call", "forbidden call"),
+        ("tampered", "crashed"),
+        ("", "crashed"),
+    ],
+)
+def test_a_binding_may_say_that_code_does_not_compile_and_nothing_graver(context, said, reason):
+    """`tampered` is for the verifier to say."""
+    code = f"""
+        class Refused(RuntimeError):
+            reason = "{said}"
+
+        def load(device):
+            raise Refused("kernel.cpp does not compile: line 3")
+        """
+    found = fault(context, code)
+    assert found.reason == reason
+    assert "line 3" in found.detail
+
+
 def test_an_answer_comes_back_as_it_was_sent(context):
     code = "def load(device):\n    return lambda a, text, n: (a * n, text.upper())"
     with start(context, code) as session:
