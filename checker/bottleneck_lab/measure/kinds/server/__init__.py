@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.measure.kinds.base import Kind
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -32,6 +32,16 @@ class ServerKind(Kind[ServerSettings]):
 
     name = "server"
     settings_type = ServerSettings
+    criteria: ClassVar[Criteria] = {
+        "right-answers": "correctness",
+        "right-pixels": "correctness",
+        "bad-requests": "correctness",
+        "throughput": "target",
+        "p99-ms": "target",
+        "idle": "mechanism",
+    }
+    required = tuple(criteria)
+    judge_calls: ClassVar[Calls] = {"load": 1, "reference_pixels": 1, "compare": 2}
 
     def measure(self, context: Context[ServerSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.server.check import measure
