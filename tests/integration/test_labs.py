@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,17 @@ TRIES = 3
 
 
 @pytest.fixture
-def home(photos, tmp_path) -> Path:
-    """A user's home with the data set in it."""
+def home(request, slug, tmp_path) -> Path:
+    """A user's home, with the photographs in it where the lab needs them: to make them takes minutes."""
     (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "photos").symlink_to(photos)
+    if "photos" in spec_of(slug).get("datasets", ()):
+        (tmp_path / "datasets" / "photos").symlink_to(request.getfixturevalue("photos"))
     return tmp_path
+
+
+def spec_of(slug: str) -> dict[str, Any]:
+    """A lab's lab.toml."""
+    return tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text())
 
 
 def mutants() -> list[tuple[str, str]]:
@@ -61,8 +68,9 @@ def prove(slug: str, part: str, home: Path, *options: str) -> None:
 
 def alone(slug: str):
     """A lab as a parameter: `timed` where its check needs the machine to itself."""
-    spec = tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text())
-    return pytest.param(slug, marks=pytest.mark.long if spec["measure"] in ON_A_MODELLED_CLOCK else pytest.mark.timed)
+    return pytest.param(
+        slug, marks=pytest.mark.long if spec_of(slug)["measure"] in ON_A_MODELLED_CLOCK else pytest.mark.timed
+    )
 
 
 @pytest.mark.timeout(1800)
