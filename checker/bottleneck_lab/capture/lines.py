@@ -23,7 +23,7 @@ from types import CodeType, FrameType
 from typing import IO, Any
 
 TRACK = "lines of"
-"""How the track's thread is called, with the number of the thread that ran the lines: what the reader knows it by."""
+"""What the track's thread is called, with the number of the thread that ran the lines: what the reader knows it by."""
 
 MOST_ROWS = 1_000_000
 SHORTEST_NS = 1_000

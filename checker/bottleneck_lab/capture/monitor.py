@@ -133,7 +133,7 @@ def read_steps(path: Path) -> float | None:
 
 
 class Sampler:
-    """Takes samples. Whatever it asks is given to it, so that it can be tried without a GPU and without waiting."""
+    """Takes samples. Everything that it asks is passed in, so that it can be tested without a GPU and without waiting."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Nsight Compute: counters of single kernels. What the installed release can do, its command line, and what came out of it."""
+"""Nsight Compute: counters of single kernels. What the installed release can do, its command line, and what it left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nsight Systems: what the installed release can do, the command line made from that, and what came out of it."""
+"""Nsight Systems: what the installed release can do, the command line made from that, and what it left."""
 
 from __future__ import annotations
 

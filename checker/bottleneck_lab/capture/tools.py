@@ -59,7 +59,7 @@ def record(tool: str, request: Request) -> Captured:
 
 
 def locate_tool(tool: str) -> str | None:
-    """The path of the program behind `tool`; None for those that are part of torch. Raises UsageError for a tool that there is not."""
+    """The path of the program behind `tool`; None for those that are part of torch. Raises UsageError for an unknown tool."""
     if tool not in TOOLS:
         raise UsageError(f"There is no tool called '{tool}'.", f"There are: {', '.join(TOOLS)}.")
     return locate(_EXECUTABLES[tool][0]) if tool in _EXECUTABLES else None

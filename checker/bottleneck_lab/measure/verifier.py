@@ -93,7 +93,7 @@ def check_lab(
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
-    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a check measured answers it, and is told with a PASS only."""
+    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a check measured answers it, and is told only with a PASS."""
     judged = any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria)
     told = not judged or verdict.outcome is Outcome.PASS
     return verdict if told else msgspec.structs.replace(verdict, measurement={})
@@ -173,7 +173,7 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
 
 
 def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
-    """Whose fault it is that the verifier could not write: the learner's where files of the check take half of a room that was enough, else nobody's."""
+    """Whose fault it is that the verifier could not write: the learner's where the check's files fill half of a disk that had room, otherwise nobody's."""
     litter = too_much_below(janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
     if litter:
         return Stopped("crashed", f"The disk is full: your code wrote {litter}."), None

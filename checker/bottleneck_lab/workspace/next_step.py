@@ -20,7 +20,7 @@ class NextStep(msgspec.Struct, frozen=True):
 
 
 def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
-    """The first lab of the course that is not done; one that is under way is gone on with in its folder."""
+    """The first lab of the course that is not done; one that is under way continues in its folder."""
     for slug, lab in labs.items():
         entry = progress.labs.get(slug)
         if entry is None:

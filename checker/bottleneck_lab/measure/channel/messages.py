@@ -206,7 +206,7 @@ class Ran(Message, number=23):
 
 
 def message_of(number: int, values: list[Value]) -> Message:
-    """The message of that number. Raises ValueError where there is none, or where its fields are others."""
+    """The message of that number. Raises ValueError where there is none, or where its fields differ."""
     if (type_ := _TYPES.get(number)) is None:
         raise ValueError("not a message of this protocol")
     if _is_open(number):

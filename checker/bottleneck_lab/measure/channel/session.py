@@ -93,12 +93,12 @@ class Session:
             return message
 
     def watch(self, doing: str) -> None:
-        """Looks, twice a second at most, whether the worker keeps to its limits. Raises the fault of one that does not."""
+        """Checks, at most twice a second, that the worker keeps to its limits. Raises the fault of one that does not."""
         if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
     def freeze(self, doing: str) -> None:
-        """Stops the worker. Raises the fault of one that works on: it would be measured with the other side."""
+        """Stops the worker. Raises the fault of one that keeps running: its work would be measured with the other side's."""
         if not self.worker.freeze():
             raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
 
@@ -273,5 +273,5 @@ def start_worker(
 
 
 def _reason(failed: Failed) -> str:
-    """A binding that refuses the learner's code says so with an exception's `reason`; whatever else a worker sends has crashed."""
+    """A binding that refuses the learner's code says so with an exception's `reason`; anything else that a worker reports is a crash."""
     return failed.reason if failed.reason in ("forbidden call", "does not compile") else "crashed"
