@@ -114,7 +114,7 @@ def train_modelled(context: Context[TrainingSettings], role: Role, folder: Path,
             engine.begin(T4)
             seconds, (text, *_) = session.call([seed, 0])
             books = engine.end()
-            parameters = {name: tensor.numpy() for name, tensor in books.kept.items()}
+            parameters = {name: tensor.float().numpy() for name, tensor in books.kept.items()}  # NumPy has no bfloat16
             trainings.append(Training(_said(session, text).reports, parameters, books.figures, seconds))
         return trainings
 

@@ -62,7 +62,7 @@ class Program:
         if self._driver:
             self._driver.ask("keep", {name: _handle(name, tensor) for name, tensor in parameters.items()})
             return reports, {}
-        return reports, {name: tensor.cpu() for name, tensor in parameters.items()}
+        return reports, {name: tensor.float().cpu() for name, tensor in parameters.items()}
 
     def memory(self) -> dict[str, Any]:
         """Memory of the last training on a GPU, as this process's allocator saw it; on the virtual GPU the engine knows."""
