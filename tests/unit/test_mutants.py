@@ -124,3 +124,13 @@ def test_an_edit_that_does_not_apply_is_not_measured(lab, tmp_path):
 def test_a_judge_is_at_fault_unless_it_fails_the_mutant_for_its_reason(lab, outcome, reason, right, fault):
     found = mutant_problems(SHORT, verdict(lab, outcome, reason, right=right))
     assert (fault in found[0]) if fault else found == []
+
+
+def test_a_wrong_fix_may_start_from_the_shipped_code(lab, tmp_path):
+    starter = (lab.path / "smooth.py").read_text()
+    last = starter.rstrip("\n").splitlines()[-1]
+    declare(
+        lab, f"base = \"starter\"\nedits = [{{ file = \"smooth.py\", old = '{last}', new = '{last}  # as before' }}]"
+    )
+    write_mutant(lab, load_mutants(lab)[0], tmp_path / "out")
+    assert (tmp_path / "out" / "smooth.py").read_text() == starter.replace(last, f"{last}  # as before")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
 
-    `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put
+    `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of that as it is. `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put
     at a file's end.
     `judged_by` says in the documentation what judges the property, where the criterion's text does not.
     `devices` is needed only where they are fewer than those that use a changed file.
@@ -36,6 +37,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaks: str
     fails_with: FailReason
     criterion: str | None = None
+    base: Literal["solution", "starter"] = "solution"
     judged_by: str = ""
     files: dict[str, str] = {}
     edits: list[Edit] = []
@@ -44,7 +46,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def changed(self) -> list[str]:
-        """The lab's files that differ from the solution's."""
+        """The lab's files that differ from those of its base."""
         return list(dict.fromkeys([*self.files, *(edit.file for edit in self.edits), *self.append]))
 
 
@@ -79,7 +81,8 @@ def measured_on(lab: Lab, mutant: Mutant) -> list[Device]:
 def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
     """Write the files that the mutant changes to `folder`. Raises LabError for an edit that does not apply."""
     beside = mutants_folder(lab)
-    texts = {name: _read(lab.solution / name) for name in mutant.changed if name not in mutant.files}
+    base = lab.path if mutant.base == "starter" else lab.solution
+    texts = {name: _read(base / name) for name in mutant.changed if name not in mutant.files}
     texts |= {name: _read(beside / source) for name, source in mutant.files.items()}
     for edit in mutant.edits:
         count = texts[edit.file].count(edit.old)
