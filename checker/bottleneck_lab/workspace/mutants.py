@@ -27,9 +27,8 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
 
-    `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of that as it is. `files` maps a file of the lab to the one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put
-    at a file's end.
-    `judged_by` says in the documentation what judges the property, where the criterion's text does not.
+    `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of that as it is. `files` maps a file of the lab to the
+    one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put at a file's end.
     `devices` is needed only where they are fewer than those that use a changed file.
     """
 
