@@ -1,0 +1,67 @@
+"""What a verdict says of a diagnosis that is still open: no grade without measured work, and no figures that answer it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.grading.criteria import Stopped
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+from bottleneck_lab.measure import verifier
+from bottleneck_lab.measure.context import Measured
+from bottleneck_lab.measure.verifier import _Ended, check_lab, without_answers
+
+GIVEN = [CriterionResult("cause", "diagnosis", True, "right"), CriterionResult("share", "diagnosis", False, "off")]
+RIGHT, WRONG = (CriterionResult("answers", "correctness", holds, "said") for holds in (True, False))
+SLOW = CriterionResult("speedup", "target", False, "too slow")
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        _Ended(stopped=Stopped("tampered", "train.py is too large.")),
+        _Ended(Measured([WRONG])),
+        _Ended(Measured([RIGHT]), machine=BusyMachineError("busy", "wait")),
+        _Ended(),
+    ],
+    ids=["stopped", "wrong", "machine", "nothing"],
+)
+def test_answers_are_not_graded_without_measured_work(ended):
+    assert [result.holds for result in verifier._graded(GIVEN, ended)] == [None, None]
+
+
+def test_answers_are_graded_with_work_that_is_right_however_slow():
+    assert verifier._graded(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
+
+
+def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(lab, workspace, tmp_path):
+    (workspace / "smooth.py").write_text("#" * (2 << 20))
+    verdict = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path, diagnosis=GIVEN)
+    assert verdict.outcome is Outcome.FAIL
+    assert [result.holds for result in verdict.criteria if result.kind == "diagnosis"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("slug", "outcome", "told"),
+    [
+        ("resnet-top-ops", Outcome.FAIL, False),
+        ("resnet-top-ops", Outcome.INCONCLUSIVE, False),
+        ("resnet-top-ops", Outcome.PASS, True),
+        ("resnet-latency", Outcome.FAIL, True),
+    ],
+)
+def test_measured_answers_are_told_with_a_pass_only(lab, workspace, tmp_path, monkeypatch, slug, outcome, told):
+    (workspace / "smooth.py").unlink()
+    made = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path)
+    monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
+    verdict = msgspec.structs.replace(made, outcome=outcome, measurement={"captures": 4})
+    shown = without_answers(_lab(slug), verdict)
+    assert shown.measurement == ({"captures": 4} if told else {})
+
+
+def _lab(slug):
+    """A lab of the course, beside the example that the other fixtures are about."""
+    load_labs.cache_clear()
+    return find_lab(slug)
