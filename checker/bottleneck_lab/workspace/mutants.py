@@ -29,6 +29,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of that as it is. `files` maps a file of the lab to the
     one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put at a file's end.
+    `judged_by` says in the documentation what judges the property, where the criterion's text does not.
     `devices` is needed only where they are fewer than those that use a changed file.
     """
 

@@ -1,8 +1,12 @@
 """The virtual GPU: its models, what travels to its engine, and what a PyTorch program sees of it."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,8 +15,8 @@ import torch
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
-from bottleneck_lab.measure.virtual_gpu.codec import Handle, Malformed, decode, encode
-from bottleneck_lab.measure.virtual_gpu.engine import Engine
+from bottleneck_lab.measure.virtual_gpu.codec import Handle, Malformed, decode, encode, receive
+from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.owner import Books, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
@@ -38,6 +42,13 @@ class TestClock:
         for _ in range(10):
             clock.kernel("tiny", flops=0, nbytes=0)
         assert clock.device_us == 10 * 5.0 + 2.0
+
+    def test_no_program_turns_the_clock_back(self) -> None:
+        clock = Clock(PLAIN)
+        for backwards in (lambda: clock.pin(-1, ""), lambda: clock.collect(-1)):
+            with pytest.raises(ValueError, match="cannot"):
+                backwards()
+        assert clock.host_us == 0
 
     def test_a_copy_from_pageable_memory_waits_whatever_it_asked_for(self) -> None:
         clock = Clock(PLAIN)
@@ -132,6 +143,65 @@ class TestEngine:
         assert (engine.clock.launches, engine.memory.allocated) == before
         engine.let_go([part.number], 0)
         assert engine.memory.allocated == 0
+
+
+@pytest.fixture
+def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The program's end and the owner's end of a running engine, which is in a thread here."""
+    program, theirs = socket.socketpair()
+    owner, owners = socket.socketpair()
+    for end in (program, owner):
+        end.settimeout(10)
+    server = threading.Thread(target=Server(theirs, owners).serve)
+    server.start()
+    yield program, owner
+    owner.close()
+    program.close()
+    server.join(10)
+    assert not server.is_alive()
+    theirs.close()
+    owners.close()
+
+
+class TestServer:
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            b"\xff" * 64,
+            encode(["seed", [], 0])[:-1] + b"\xc1",
+            (9).to_bytes(8, "little") + b"\x80\x04\x95garbage",
+            encode({"end": True}),
+            encode(["no such call", [], 0]),
+            encode(["step", 5, 0]),
+            encode(["step", [], -1000]),
+            encode(["step"]),
+        ],
+        ids=[
+            "noise",
+            "malformed",
+            "a pickle",
+            "the owner's question",
+            "an unknown call",
+            "no handles",
+            "time turned back",
+            "too short",
+        ],
+    )
+    def test_a_program_that_speaks_no_protocol_is_not_heard_again_and_the_books_stay(self, sent, channels) -> None:
+        program, owner = channels
+        program.sendall(sent)
+        program.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            assert program.recv(1) == b""
+        owner.sendall(encode({"end": True}))
+        assert receive(owner)["figures"]["steps"] == 0
+
+    def test_a_call_that_fails_is_the_programs_own_affair(self, channels) -> None:
+        program, _ = channels
+        program.sendall(encode(["call", [], 0, "neg", "default", [Handle(7)], {}, ""]))
+        worked, kind, words = receive(program)
+        assert (worked, kind) == (False, "LookupError")
+        assert "no tensor 7" in words
 
 
 PROGRAM = """

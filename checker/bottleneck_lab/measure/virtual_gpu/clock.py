@@ -67,7 +67,12 @@ class Clock:
         self._record("wait", name, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:
-        """The launching thread pins a buffer itself. What a loader's own thread pins costs the launching thread nothing."""
+        """The launching thread pins a buffer itself. What a loader's own thread pins costs the launching thread nothing.
+
+        Raises ValueError for fewer than no bytes: it is the program that says how many, and no clock goes back.
+        """
+        if nbytes < 0:
+            raise ValueError(f"{nbytes} bytes cannot be pinned")
         start = self.host_us
         self.host_us += self.spec.pin_time_us(nbytes)
         self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
@@ -77,7 +82,9 @@ class Clock:
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
     def collect(self, times: int) -> None:
-        """The program's garbage collector went through all objects."""
+        """The program's garbage collector went through all objects so often, as the program says. Raises ValueError for fewer than no times."""
+        if times < 0:
+            raise ValueError(f"the garbage collector cannot have run {times} times")
         self.host_us += times * self.spec.collect_us
 
     def step(self) -> None:
