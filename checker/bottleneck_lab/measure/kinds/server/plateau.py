@@ -46,7 +46,7 @@ def show_points(points: list[Point], clients: int) -> str:
         bar = "█" * max(1, round(WIDTH * each.rate / most))
         ms = f"{_ms(each.p50_s):>6}  {_ms(each.p99_s):>6}"
         lines.append(f"{each.size:>9}  {each.images:>6.1f}  {each.rate:>10.0f}  {ms}  {bar}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n"
 
 
 def _ms(seconds: float) -> str:
