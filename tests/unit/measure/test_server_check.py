@@ -79,7 +79,7 @@ class Bench(check.Bench):
     def start(self, role, folder, times_s):
         return self.learner
 
-    def closed(self, server):
+    def closed(self, server, seconds=check.CLOSED_S):
         count = int(server.rate * 7)
         return server.batches_of(lambda: server.level(np.linspace(0, 7, count), 0.5))
 
@@ -114,6 +114,7 @@ def checked(monkeypatch):
         context = SimpleNamespace(
             progress=lambda *_: None,
             submission=None,
+            settings=ServerSettings(),
             required=lambda id_: next(spec for spec in SPECS if spec.id == id_),
         )
         bench = Bench(context, np.random.default_rng(0), SimpleNamespace(header=b"\xff\xd8"), Load(learner))
@@ -189,3 +190,9 @@ def test_the_device_takes_its_share_of_the_pre_processing():
     fixed_s, image_s = device_times_s(ServerSettings(batch=16, device_share=0.5, fixed_share=0.2), 0.010)
     assert fixed_s + 16 * image_s == pytest.approx(16 * 0.005)
     assert fixed_s == pytest.approx(0.2 * 16 * 0.005)
+
+
+def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
+    assert check._long_enough_s(16, 100.0) == check.CLOSED_S
+    assert check._long_enough_s(16, 16.0) == pytest.approx(13.0)
+    assert check._long_enough_s(16, 1.0) == check.MOST_CLOSED_S

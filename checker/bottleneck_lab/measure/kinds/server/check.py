@@ -37,7 +37,8 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.needs import require_packages
 
 CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
-CLOSED_S, CLOSED_PATIENCE_S = 7.0, 10.0
+CLOSED_S, MOST_CLOSED_S, CLOSED_PATIENCE_S = 7.0, 20.0, 10.0
+DECIDING_BATCHES = 12
 OPEN_WINDOWS = (8, 4, 4)
 """Windows of the open loop: so many at first, and so many more while they decide nothing."""
 ROUGH_S, ROUGH_SHARE, BROKEN, LEAVES = 3.0, 0.5, 6, 4
@@ -73,11 +74,11 @@ class Bench:
             raise
         return session
 
-    def closed(self, server: ServerSession) -> tuple[Level, list[Ran]]:
+    def closed(self, server: ServerSession, seconds: float = CLOSED_S) -> tuple[Level, list[Ran]]:
         """A closed loop, and what the device ran in it."""
         clients = self.context.settings.clients
         return server.batches_of(
-            lambda: self.load.closed(server.address, clients, CLOSED_S, server.follow, patience_s=CLOSED_PATIENCE_S)
+            lambda: self.load.closed(server.address, clients, seconds, server.follow, patience_s=CLOSED_PATIENCE_S)
         )
 
     def plateau(self, server: ServerSession) -> float:
@@ -172,7 +173,7 @@ def measure_both(bench: Bench, shipped: ServerSession, times_s: tuple[float, flo
     with bench.start("learner", context.submission, times_s) as server:
         meter = LoadMeter(lambda: own_cpu_s() + server.cpu_s() + shipped.cpu_s())
         context.progress("loading your server with as much as it takes", 0.3)
-        level, batches = bench.closed(server)
+        level, batches = bench.closed(server, _long_enough_s(context.settings.batch, before))
         found.note(bench, level, batches, all_of=np.arange(len(level.status)))
         found.rates, found.idle = figures.rates(level, batches), figures.idle(level, batches)
         context.progress("sending bad requests among good ones", 0.4)
@@ -192,6 +193,11 @@ def measure_both(bench: Bench, shipped: ServerSession, times_s: tuple[float, flo
                 _load_openly(bench, server, max(before, after), found)
         found.other_cores = meter.cores()
     return found
+
+
+def _long_enough_s(batch: int, shipped: float) -> float:
+    """Seconds in which a server no faster than the shipped one runs as many batches as a decision needs."""
+    return min(MOST_CLOSED_S, max(CLOSED_S, figures.WARM_UP_S + DECIDING_BATCHES * batch / shipped))
 
 
 def _send_bad_requests(bench: Bench, server: ServerSession, shipped: float, found: Found) -> None:
