@@ -242,6 +242,13 @@ if y:
     pass
 driver.ask("step")  # two
 
+layer = nn.Linear(2, 2).to(device)
+whole = [parameter.detach().cpu() for parameter in layer.parameters()]
+given = layer.weight
+layer.bfloat16()
+facts["half"] = [str(layer.weight.dtype), str(layer(torch.ones(1, 2, device=device, dtype=torch.bfloat16)).dtype), given is layer.weight]
+facts["rounded"] = layer.weight.detach().cpu().equal(whole[0].bfloat16())
+
 early = (x + 1).to("cpu", non_blocking=True)
 facts["early"] = early.tolist()
 torch.virtual.synchronize()
@@ -282,6 +289,10 @@ class TestProgram:
     def test_a_transformer_trains_as_on_the_cpu(self, seen: dict) -> None:
         assert seen["loss"][0] == pytest.approx(seen["loss"][1], rel=1e-5)
         assert seen["difference"] < 1e-5
+
+    def test_a_module_changes_its_type_in_place(self, seen: dict) -> None:
+        assert seen["half"] == ["torch.bfloat16", "torch.bfloat16", True]
+        assert seen["rounded"]
 
     def test_waits_are_those_of_a_gpu(self, seen: dict) -> None:
         assert seen["books"].figures.step_waits[:4] == [0, 1, 1, 2]

@@ -34,6 +34,8 @@ class VirtualTensor(torch.Tensor):
     """A tensor on the virtual GPU: shape and dtype are here, its values are not."""
 
     handle: Handle
+    _values_of: VirtualTensor
+    """Whose values it has, where they were another tensor's: as long as it lives, so does their handle."""
 
     @staticmethod
     def __new__(cls: type[VirtualTensor], described: Described, driver: Driver) -> VirtualTensor:
@@ -53,6 +55,18 @@ class VirtualTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own default is another function
         return _driver().run(func, args, kwargs or {})
+
+    @property
+    def data(self) -> torch.Tensor:
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined, no-any-return]  # a C++ property
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """What `module.half()` and the like do: the parameter stays, and has another tensor's values."""
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
+            _driver().let_go(self.handle.number)
+            self.handle, self._values_of = value.handle, value
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
