@@ -148,6 +148,55 @@ class LabSpec(_Spec, frozen=True):
     version: int = 1
 
 
+class QuestionText(_Spec, frozen=True):
+    """The words of a question in another language. Choices stay as they are: they are what is answered."""
+
+    ask: str = ""
+    measure: str = ""
+
+
+class TextSpec(_Spec, frozen=True):
+    """What learners read of a lab, in another language (`lab.de.toml`); what is left out stays in the original's.
+
+    `hints` are all of them, in order; `criteria` holds texts by the criteria's ids.
+    """
+
+    title: str = ""
+    symptom: str = ""
+    hints: list[str] = []
+    questions: dict[str, QuestionText] = {}
+    criteria: dict[str, str] = {}
+
+
+def translate(spec: LabSpec, text: TextSpec) -> LabSpec:
+    """The lab with the words of another language."""
+    replace = msgspec.structs.replace
+    questions = [(question, text.questions.get(question.id, QuestionText())) for question in spec.questions]
+    return replace(
+        spec,
+        title=text.title or spec.title,
+        symptom=text.symptom or spec.symptom,
+        hints=[replace(hint, text=words) for hint, words in zip(spec.hints, text.hints, strict=True)]
+        if text.hints
+        else spec.hints,
+        questions=[
+            replace(one, ask=said.ask or one.ask, measure=said.measure or one.measure) for one, said in questions
+        ],
+        devices={
+            device: replace(
+                found, criteria=[replace(one, text=text.criteria.get(one.id, one.text)) for one in found.criteria]
+            )
+            for device, found in spec.devices.items()
+        },
+    )
+
+
+def language() -> str:
+    """The language that learners read, as in `README.de.md`: `BOTTLENECK_LAB_LANGUAGE`, empty for the originals'."""
+    asked = os.environ.get("BOTTLENECK_LAB_LANGUAGE", "")
+    return asked if re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?", asked) else ""
+
+
 class StageSpec(_Spec, frozen=True):
     """A stage of the course and the labs in it, in order. `able`: what somebody can do who has been through it, completing "you can …"."""
 
@@ -181,6 +230,11 @@ class Lab(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """What learners call the lab."""
         return self.spec.name or self.slug
+
+    def brief(self) -> Path:
+        """README.md in the learner's language, if there is one."""
+        translated = self.path / f"README.{language()}.md"
+        return translated if translated.is_file() else self.path / "README.md"
 
     def content_hash(self) -> str:
         """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
@@ -300,7 +354,20 @@ def load_labs() -> dict[str, Lab]:
 
 def _load_lab(root: Path, stage: str, slug: str) -> Lab:
     folder = root / "labs" / slug
-    return Lab(slug, stage, folder, root / "solutions" / slug, load_declared(folder / "lab.toml", LabSpec))
+    spec, words = load_declared(folder / "lab.toml", LabSpec), folder / f"lab.{language()}.toml"
+    if words.is_file():
+        spec = _translated(spec, words)
+    return Lab(slug, stage, folder, root / "solutions" / slug, spec)
+
+
+def _translated(spec: LabSpec, words: Path) -> LabSpec:
+    text = load_declared(words, TextSpec)
+    if text.hints and len(text.hints) != len(spec.hints):
+        raise LabError(
+            f"{words} translates {len(text.hints)} of the lab's {len(spec.hints)} hints.",
+            "The lab's author has to translate all of them, in order, or none.",
+        )
+    return translate(spec, text)
 
 
 def find_lab(name: str) -> Lab:

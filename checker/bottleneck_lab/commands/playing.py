@@ -29,7 +29,7 @@ def play(lab: Lab, device: Device, *, measure: bool) -> int:
         (home() / "datasets").mkdir(parents=True, exist_ok=True)
         (own / "datasets").symlink_to(home() / "datasets")
         _say_command(f"cat {lab.name}/README.md")
-        say((lab.path / "README.md").read_text(encoding="utf-8"))
+        say(lab.brief().read_text(encoding="utf-8"))
         status = _run(["start", lab.slug, str(place), "--device", device], Path(scratch), own)
         for arguments in () if status else _commands(lab, measure=measure):
             status = _run(arguments, place, own)

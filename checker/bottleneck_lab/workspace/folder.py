@@ -49,6 +49,11 @@ def handed_out(lab: Lab) -> list[str]:
     return sorted({*lab.spec.files, *(name for name in GUIDE if (lab.path / name).is_file())})
 
 
+def source_of(lab: Lab, name: str) -> Path:
+    """Where a file that is handed out comes from: the brief in the learner's language."""
+    return lab.brief() if name == "README.md" else lab.path / name
+
+
 def sums_of(files: dict[str, bytes]) -> dict[str, str]:
     """The SHA-256 sum of each file."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
@@ -98,7 +103,7 @@ class Workspace:
         What a learner was not given, such as the judge and its limits, may change: a check always uses the installed ones.
         """
         lab = self.lab
-        files = {name: (lab.path / name).read_bytes() for name in handed_out(lab) if (lab.path / name).is_file()}
+        files = {name: source_of(lab, name).read_bytes() for name in handed_out(lab) if source_of(lab, name).is_file()}
         if sums_of(files) == self.info.files and lab.spec.version == self.info.lab_version:
             return None
         if lab.spec.version != self.info.lab_version:

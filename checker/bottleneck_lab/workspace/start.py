@@ -18,6 +18,7 @@ from bottleneck_lab.workspace.folder import (
     is_workspace,
     now,
     open_workspace,
+    source_of,
     sums_of,
 )
 
@@ -26,7 +27,7 @@ _STARTING = "workspace.json.starting"
 
 def _pristine(lab: Lab, name: str) -> bytes:
     try:
-        return (lab.path / name).read_bytes()
+        return source_of(lab, name).read_bytes()
     except OSError as error:
         raise MachineError(
             f"{name} of the lab '{lab.slug}' is missing from this installation.", "Install bottleneck-lab again."

@@ -19,6 +19,9 @@ from bottleneck_lab.workspace.mutants import misdeclared
 __all__ = ["add_to_course", "check_course", "check_files", "course_names", "variants"]
 
 
+_TRANSLATION = re.compile(r"(README|lab)\.[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?\.(md|toml)")
+
+
 def check_files(lab: Lab) -> list[str]:
     """Everything that is wrong with the lab's files, each as one sentence."""
     rules = (
@@ -30,6 +33,7 @@ def check_files(lab: Lab) -> list[str]:
         declarations.taught,
         declarations.questions,
         declarations.siblings,
+        declarations.translations,
         telling.told,
         _stray,
         code.workloads,
@@ -101,7 +105,7 @@ def _stray(lab: Lab) -> Iterator[str]:
     ]
     for path in files_below(lab.path):
         name = str(path.relative_to(lab.path))
-        if name not in named and not any(path.stem in text for text in texts):
+        if name not in named and not _TRANSLATION.fullmatch(name) and not any(path.stem in text for text in texts):
             yield f"labs/{lab.slug}/{name} is named neither in lab.toml nor in judge.py."
     for path in files_below(lab.solution):
         name = str(path.relative_to(lab.solution))

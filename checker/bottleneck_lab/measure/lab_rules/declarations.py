@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
-from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec
-from bottleneck_lab.declared import Keys, place, unknown
+from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec, TextSpec
+from bottleneck_lab.declared import Keys, load_declared, place, unknown
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import FIGURES, problem
 from bottleneck_lab.grading.siblings import CAUSES
@@ -59,6 +59,38 @@ def _hint(hint: HintSpec) -> Iterator[str]:
     if hint.finding is None and "{evidence}" in hint.text:
         yield "the hint has `{evidence}` and names no `finding` that would fill it."
     yield from _placeholders(hint.text.replace("{evidence}", ""), ["evidence"] if hint.finding else [])
+
+
+def translations(lab: Lab) -> Iterator[str]:
+    """Every lab.<language>.toml fits the lab: as many hints with the same placeholders, and questions and criteria that there are."""
+    for path in sorted(lab.path.glob("lab.*.toml")):
+        try:
+            text = load_declared(path, TextSpec)
+        except LabError as error:
+            yield error.message
+            continue
+        yield from (f"{place(path, keys)}: {said}" for keys, said in _mistranslated(lab, text))
+
+
+def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
+    asked = [question.id for question in lab.spec.questions]
+    decided = {one.id: one.text for device in lab.spec.devices.values() for one in device.criteria}
+    if text.hints and len(text.hints) != len(lab.spec.hints):
+        yield (
+            ("hints",),
+            f"{len(text.hints)} of the lab's {len(lab.spec.hints)} hints are translated: give all of them, in order, or none.",
+        )
+    for hint, words in zip(lab.spec.hints, text.hints, strict=False):
+        if _PLACEHOLDER.findall(hint.text) != _PLACEHOLDER.findall(words):
+            yield ("hints",), f"a hint has other placeholders than its original: '{words[:40]}…'"
+    for id_ in text.questions:
+        if id_ not in asked:
+            yield ("questions", id_), unknown(f"`{id_}` is not asked", id_, asked)
+    for id_, words in text.criteria.items():
+        if id_ not in decided:
+            yield ("criteria", id_), unknown(f"`{id_}` is no criterion", id_, decided)
+        elif _PLACEHOLDER.findall(decided[id_]) != _PLACEHOLDER.findall(words):
+            yield ("criteria", id_), f"`{id_}` has other placeholders than its original."
 
 
 def taught(lab: Lab) -> Iterator[str]:
