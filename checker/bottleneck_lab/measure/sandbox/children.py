@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import threading
@@ -45,6 +44,8 @@ def signals_held() -> Iterator[Callable[[], None]]:
 
 def lower_limit(what: int, value: int) -> None:
     """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force already stays: nobody but root may raise it."""
+    import resource  # Windows, where `lab doctor` gets as far as here, has none
+
     _, hard = resource.getrlimit(what)
     least = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(what, (least, least))
