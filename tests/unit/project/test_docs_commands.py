@@ -11,6 +11,7 @@ A block is fenced as ```console, its commands begin with `$ `. A comment right b
 from __future__ import annotations
 
 import ast
+import html
 import os
 import re
 import shlex
@@ -197,6 +198,16 @@ def _calls_of_lab() -> set[tuple[str, str]]:
         text = FENCED.sub("", page.read_text(encoding="utf-8"))
         found |= {(page.name, one) for one in re.findall(r"`(lab [a-z][^`]*)`", text)}
     return {(page, one.strip()) for page, one in found if one.strip().startswith("lab ")}
+
+
+def test_the_recorded_session_types_what_the_tutorial_does():
+    """The README's picture is not run again: a command that is renamed must not live on in it."""
+    drawn = html.unescape((ROOT / "docs" / "images" / "session.svg").read_text(encoding="utf-8")).replace("\xa0", " ")
+    typed = [line.strip().removeprefix("$ ") for line in re.findall(r">(\$ lab [^<]*)<", drawn)]
+    assert len(typed) >= 4
+    tutorial = next(page for page in PAGES if page.name == "learners.md").read_text(encoding="utf-8")
+    assert not [line for line in typed if f"$ {line}\n" not in tutorial]
+    assert "PASS" in drawn
 
 
 @pytest.mark.parametrize(("page", "call"), sorted(_calls_of_lab()))
