@@ -69,7 +69,10 @@ def _answer(workspace: Workspace, answers: dict[str, str | float], *, json: bool
         say(
             f"{'✓' if result.holds else '✗'} {result.id}: {result.sentence}", "green" if result.holds else "red", hang=2
         )
-    say(f"\nIt was {truth['cause']}; without it the program would be {truth['gain']:.2f}x as fast.")
+    gain = f"{truth['gain']:.2f}x"
+    of_memory = truth["cause"] == "memory-growth"
+    told = f"need {gain} less memory at its peak" if of_memory else f"be {gain} as fast"
+    say(f"\nIt was {truth['cause']}; without it the program would {told}.")
     say("`lab report --sibling` now shows its causes and findings.")
 
 
