@@ -74,7 +74,7 @@ SECRET = Secret(3, 11)
 
 SHIPPED = ROOT / "labs" / "ddp-scaling" / "train.py"
 SOLUTION = ROOT / "solutions" / "ddp-scaling" / "train.py"
-MOST_RUNS = 40
+MOST_RUNS = 60
 
 
 LARGE = 1 << 16
