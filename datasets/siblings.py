@@ -106,6 +106,15 @@ PROGRAMS: dict[str, Shape] = {
     "chain": replace(_ATTENTION, weights=(1.0, 0.9, 0.8, 0.9), kernel_us=120.0),
     "wide": replace(_ATTENTION, kernels=("ampere_sgemm_128x64_tn", *_ATTENTION.kernels[1:])),
     "crumbs": replace(_ATTENTION, layers=50, kernel_us=8.0, weights=(1.0, 0.9, 0.9, 0.9), python_us=8.0),
+    # Operators by what they could reach.
+    "moments": replace(
+        _ATTENTION,
+        operators=("aten::mm", "aten::sqrt", "aten::addcdiv", "aten::mul"),
+        weights=(1.0, 0.8, 0.9, 0.9),
+        kernel_us=130.0,
+    ),
+    "planes": replace(_SERVICE, kernels=("ampere_sgemm_128x64_tn", *_SERVICE.kernels[1:]), copied=150_000),
+    "beads": replace(_SERVICE, layers=80, kernel_us=7.0, weights=(1.0, 0.8, 0.8), python_us=9.0, copied=100_000),
     # Inference on the CPU.
     "lookup": replace(_HOST, operators=("aten::index_select", *_HOST.operators[1:]), kernel_us=500.0),
     "loop": replace(_HOST, kernel_us=120.0, python_us=130.0),

@@ -1,0 +1,99 @@
+"""What is asked of the update and what is right. Trusted: runs in the verifier, never in a workspace.
+
+The truth is the shipped update in float64, worked out at secret places of the arrays and at both ends: it is elementwise. An answer may be as
+wrong as float32 arithmetic in any order makes it; half precision is a thousand times further away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
+NAMES = ("p", "m", "v", "ema")
+PLACES, ENDS = 20_000, 4_096
+"""Secret places that are worked out, and how many at either end of the arrays."""
+ROUNDING = 2.0**-21
+"""Error allowed a step, of values near 1: a few roundings of float32. It adds up like a random walk's."""
+
+
+def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
+    """One case: gradients to apply."""
+    return ["update"]
+
+
+def threads(case: str) -> int | None:
+    """The additions that the code is compared with use one thread."""
+    return 1
+
+
+def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
+    """Fresh state and gradients; how many of them, how long, and the number of the first step are secret draws."""
+    size = int(rng.integers(*settings["parameters"]))
+    pushed = int(rng.integers(*settings["pushed"]))
+    return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
+
+
+def _call(rng: np.random.Generator, size: int, pushed: int, steps: int) -> list[Any]:
+    p, m, ema = (rng.standard_normal(size, dtype=np.float32) for _ in range(3))
+    v = rng.random(size, dtype=np.float32) + np.float32(0.01)
+    gradients = rng.standard_normal((pushed, size), dtype=np.float32)
+    rates = rng.uniform(1e-4, 3e-2, steps)
+    return [p, m, v, ema, gradients, rates, int(rng.integers(1, 2000))]
+
+
+def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+    """Untimed calls: lengths that no block divides, the first step, where the corrections are largest, and gradients of zero."""
+    hard = []
+    for size in (1, 31, 4_097, 100_003):
+        inputs = _call(rng, size, int(rng.integers(1, 6)), int(rng.integers(6, 12)))
+        inputs[6] = 1
+        hard.append((f"update of {size}", inputs))
+    inputs = _call(rng, 5_000, 3, 6)
+    inputs[4][1] = 0.0
+    return [*hard, ("update with gradients of zero", inputs)]
+
+
+def judge(
+    case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]
+) -> str | None:
+    """None when all four arrays are right, else one sentence on the first that is not."""
+    size = len(inputs[0])
+    if len(answer) != len(NAMES) or any(np.shape(part) != (size,) for part in answer):
+        return f"The answer has the shapes {[np.shape(part) for part in answer]}, not p, m, v and ema of {size} numbers each."
+    places = _places(size)
+    wanted = exact(*(np.asarray(array)[..., places] for array in inputs[:5]), inputs[5], inputs[6])
+    allowed = ROUNDING * (4 + len(inputs[5]) ** 0.5)
+    for name, got, want in zip(NAMES, answer, wanted, strict=True):
+        error = np.abs(np.asarray(got, dtype=np.float64)[places] - want) / (1 + np.abs(want))
+        if not np.isfinite(got).all() or not error.max() <= allowed:
+            return (
+                f"`{name}` is off by {error.max():.2g} after {len(inputs[5])} steps; float32 may be off by {allowed:.2g}. "
+                "Every gradient is applied, in its order, with its own learning rate and step number, in single precision."
+            )
+    return None
+
+
+def _places(size: int) -> Array:
+    """Drawn afresh each time, after the answer has come; both ends are always among them."""
+    drawn = np.random.default_rng().integers(size, size=min(PLACES, size))
+    ends = np.arange(min(ENDS, size))
+    return np.unique(np.concatenate([drawn, ends, size - 1 - ends]))
+
+
+def exact(
+    p: Array, m: Array, v: Array, ema: Array, gradients: Array, rates: Array, first: int
+) -> tuple[Array, Array, Array, Array]:
+    """The update in float64: AdamW's (Loshchilov, Hutter 2019) and the running mean of its parameters."""
+    p, m, v, ema, gradients = (np.asarray(array, dtype=np.float64) for array in (p, m, v, ema, gradients))
+    for step, rate in enumerate(np.asarray(rates).tolist()):
+        g, t = gradients[step % len(gradients)], first + step
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g**2
+        p = p - rate * (m / (1 - BETA1**t) / (np.sqrt(v / (1 - BETA2**t)) + EPS) + WEIGHT_DECAY * p)
+        ema = EMA * ema + (1 - EMA) * p
+    return p, m, v, ema
