@@ -72,7 +72,7 @@ def test_its_page_on_the_package_index_needs_no_repository_around_it(wheel):
     archive = zipfile.ZipFile(wheel)
     (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
-    assert any(target.endswith(".png") for target in targets)
+    assert any(target.endswith(".svg") for target in targets)
     assert not [target for target in targets if not target.startswith("https://")]
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert not re.search("torch|dali|pillow", "".join(required)), "the core is to install without torch"

@@ -26,6 +26,8 @@ DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-inference-server.jso
 
 @pytest.fixture(scope="module")
 def solution():
+    """The module, with this lab's `recipe`: other labs have one, too, and their tests may have loaded it in this process."""
+    other = sys.modules.pop("recipe", None)
     sys.path.insert(0, str(LAB.path))
     try:
         spec = importlib.util.spec_from_file_location("solved_serve", LAB.solution / "serve.py")
@@ -34,6 +36,9 @@ def solution():
         yield module
     finally:
         sys.path.remove(str(LAB.path))
+        sys.modules.pop("recipe", None)
+        if other is not None:
+            sys.modules["recipe"] = other
 
 
 class Model:
