@@ -78,6 +78,7 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
         monkeypatch.setattr(refusals, "MAX_SLOWED", 99.0)  # a CPU that runs other tests is slowed by those
+        monkeypatch.setattr(refusals, "SURELY_SLOWED", 99.0)
         return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
 
     return check

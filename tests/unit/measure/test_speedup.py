@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.errors import BusyMachineError, LabError
 from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
 from bottleneck_lab.measure.kinds.speedup.case import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
+    Turns,
     refuse_kernels_left_running,
     refuse_more_threads,
     refuse_overhead,
@@ -82,15 +83,46 @@ def test_a_little_of_the_protocols_time_leaves_it_undecided_but_is_no_error():
     refuse_overhead([made], TESTS)
 
 
+QUIET = Turns([0.1] * 7, [0.1] * 16, [0.1] * 7)
+
+
+def beside(before_s: float, after_s: float, *beside_s: float) -> Turns:
+    return Turns([before_s] * 7, list(beside_s), [after_s] * 7)
+
+
 @pytest.mark.parametrize(("before_s", "after_s"), [(0.1, 0.2), (0.2, 0.1), (0.16, 0.16)])
 def test_a_gpu_that_somebody_else_uses_or_that_lowers_its_clocks_is_no_attack(before_s, after_s):
-    refuse_kernels_left_running(before_s, [0.2] * 9, after_s)
+    refuse_kernels_left_running({"one": beside(before_s, after_s, *[0.2] * 9)}, failed=False)
 
 
-def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering():
-    with pytest.raises(LearnerFault, match=r"2\.0 times as long as before") as caught:
-        refuse_kernels_left_running(0.1, [0.2] * 5 + [0.1] * 4, 0.09)
+@pytest.mark.parametrize("case", ["first", "last"])
+def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering_whichever_case_shows_it(case):
+    turns = {"first": QUIET, "middle": QUIET, "last": QUIET, case: beside(0.1, 0.09, *[0.25] * 7, 0.1, 0.1)}
+    with pytest.raises(LearnerFault, match=rf"2\.5 times as long beside .* \({case}\)") as caught:
+        refuse_kernels_left_running(turns, failed=False)
     assert caught.value.reason == "tampered"
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        beside(0.1, 0.09, *[0.15] * 16),
+        beside(0.1, 0.09, *[0.3] * 9, *[0.1] * 7),
+        Turns([0.1] * 6 + [0.4], [0.3] * 16, [0.1] * 7),
+    ],
+    ids=["slowed by less than another user or a falling clock would", "not always", "once as slow alone"],
+)
+def test_what_may_have_another_cause_accuses_nobody_and_passes_nobody(turns):
+    with pytest.raises(BusyMachineError, match="used the GPU, or its clocks fell"):
+        refuse_kernels_left_running({"quiet": QUIET, "slowed": turns}, failed=False)
+
+
+def test_work_that_fails_beside_a_slowed_reference_fails():
+    refuse_kernels_left_running({"only": beside(0.1, 0.09, *[0.15] * 16)}, failed=True)
+
+
+def test_a_case_that_was_never_timed_shows_nothing():
+    refuse_kernels_left_running({"timed": QUIET, "not": beside(0.1, 0.1)}, failed=False)
 
 
 @pytest.mark.parametrize(

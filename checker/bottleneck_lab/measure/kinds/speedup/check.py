@@ -24,6 +24,7 @@ from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, kernels
 from bottleneck_lab.measure.kinds.speedup.case import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
+    Turns,
     refuse_kernels_left_running,
     refuse_more_threads,
     refuse_overhead,
@@ -43,15 +44,14 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     reference_entry = context.settings.reference or context.lab.spec.entry
     with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
         workers, on_gpu = Workers(context, reference, judge), context.device == "cuda"
-        before_s = workers.reference_alone_s() if on_gpu else 0.0
+        before_s = workers.reference_alone_s() if on_gpu else {}
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
             workers.learner = learner
             with _standards(context, limits) as workers.standards:
                 measured = _compare(workers)
         if on_gpu:
-            beside_s = measured.details["cases"][workers.names[0]]["reference_s"]
-            refuse_kernels_left_running(before_s, beside_s, workers.reference_alone_s())
+            _refuse_slowed(measured, before_s, workers.reference_alone_s())
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
@@ -66,6 +66,13 @@ def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[Ca
         return
     with CallSession.start(context, "reference", context.pristine(), context.settings.standards, limits) as standards:
         yield standards
+
+
+def _refuse_slowed(measured: Measured, before_s: dict[str, list[float]], after_s: dict[str, list[float]]) -> None:
+    """Compares the reference's calls beside the learner's processes with those alone, case by case."""
+    beside_s = {case: times["reference_s"] for case, times in measured.details["cases"].items()}
+    turns = {case: Turns(before_s[case], beside_s[case], after_s[case]) for case in before_s}
+    refuse_kernels_left_running(turns, failed=any(result.holds is False for result in measured.results))
 
 
 def _compare(workers: Workers) -> Measured:

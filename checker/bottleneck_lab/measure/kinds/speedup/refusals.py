@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import median
 
+from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup.case import SAMPLES, Case
 
 MAX_OVERHEAD_SHARE = 0.02
 """Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
-MAX_SLOWED = 1.3
-"""How much longer the reference's calls on a GPU may take beside the learner's stopped processes than alone.
+MAX_SLOWED, SURELY_SLOWED = 1.3, 2.0
+"""How much longer the reference's calls on a GPU may take beside the learner's stopped processes than alone, and from where on no other cause is left.
 
-Clocks that fall under load are to stay within it; never measured.
+In between lie clocks that fall under load and other users of the GPU, too: nobody is accused there. Estimated from the clocks' range, never measured.
 """
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: beyond this it is no slip."""
@@ -34,16 +36,42 @@ def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None
             )
 
 
-def refuse_kernels_left_running(before_s: float, beside_s: list[float], after_s: float) -> None:
+@dataclass(frozen=True)
+class Turns:
+    """Seconds of the reference's calls of one case: before the learner's code was loaded, taking turns with it, and after it had ended."""
+
+    before_s: list[float]
+    beside_s: list[float]
+    after_s: list[float]
+
+    @property
+    def slowed(self) -> float:
+        """How many times as long a call took beside the learner's processes as alone; 0 where none was timed there."""
+        return median(self.beside_s or [0.0]) / max(median(self.before_s), median(self.after_s))
+
+    def surely(self) -> bool:
+        """Whether three quarters of the calls took longer than every one alone, and their middle by far."""
+        slowest_alone, few = max(*self.before_s, *self.after_s), len(self.beside_s) // 4
+        return self.slowed > SURELY_SLOWED and sorted(self.beside_s)[few] > slowest_alone
+
+
+def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> None:
     """Raises LearnerFault where the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
 
-    A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's.
+    A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's. What may have another cause raises BusyMachineError,
+    unless the work has `failed` already: a slow reference is to nobody's harm.
     """
-    slowed = median(beside_s or [0.0]) / max(before_s, after_s, 1e-9)
-    if slowed > MAX_SLOWED:
-        raise LearnerFault(
-            "tampered",
-            f"The reference took {slowed:.1f} times as long as before your code was loaded and after it ended: your kernels kept running during its turns.",
+    sure = [name for name, turns in cases.items() if turns.surely()]
+    case = max(sure or cases, key=lambda name: cases[name].slowed)
+    times = (
+        f"{cases[case].slowed:.1f} times as long beside your code as before it was loaded and after it ended ({case})"
+    )
+    if sure:
+        raise LearnerFault("tampered", f"The reference took {times}: your kernels kept running during its turns.")
+    if cases[case].slowed > MAX_SLOWED and not failed:
+        raise BusyMachineError(
+            f"The reference took {times}: something else used the GPU, or its clocks fell.",
+            "See with `nvidia-smi` what else runs there and how hot it is, and end every call with its last kernel.",
         )
 
 

@@ -111,11 +111,16 @@ class Workers:
             verdict.sentence, "Close other programs, wait for background jobs to end, and check again."
         )
 
-    def reference_alone_s(self) -> float:
-        """Seconds of a call of the first case by the reference, as long as there is nobody to take turns with."""
-        for _ in range(self.context.settings.warmup_calls):
-            self.reference.call(self.inputs(self.names[0]))
-        return median(self.reference.call(self.inputs(self.names[0]))[0] for _ in range(FAR_PAIRS))
+    def reference_alone_s(self) -> dict[str, list[float]]:
+        """Seconds of calls by the reference, a few of each case, as long as there is nobody to take turns with."""
+        return {case: self._alone_s(case) for case in self.names}
+
+    def _alone_s(self, case: str) -> list[float]:
+        """Of one case, on two inputs by turns: the reference has no use for knowing one again."""
+        inputs = [self.inputs(case) for _ in range(2)]
+        for call in range(self.context.settings.warmup_calls):
+            self.reference.call(inputs[call % 2])
+        return [self.reference.call(inputs[call % 2])[0] for call in range(FAR_PAIRS)]
 
     def overhead_s(self, inputs: list[Value]) -> float:
         """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
