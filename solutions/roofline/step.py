@@ -1,32 +1,10 @@
-"""One tick of a parameter server: `python step.py` times its five operators, `--trace FILE` records them."""
-
-import argparse
-import json
-import os
-import time
+"""`apply_gradients`, one of the five operators that `tick.py` times: `python step.py` prints all five, `--trace FILE` records them."""
 
 import numpy as np
 import torch
 from torch.optim.adamw import adamw
 
 BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
-
-# Sizes of the five operators. A GPU gets larger counters: its second cache is larger.
-FEATURES = 2048  # rows and columns of both matrices of `project`
-TABLE = (16384, 4096)  # of `score`
-PARAMETERS, PUSHED = 2_097_152, 4  # of `apply_gradients`
-REQUESTS, WIDTH = 512, 64  # of `route`
-COUNTERS, TICKS = {"cpu": 262_144, "cuda": 4_194_304}, 100  # of `age`
-
-
-def project(x, weight):
-    """Features of a batch: [2048, 2048] x [2048, 2048]."""
-    return x @ weight
-
-
-def score(table, query):
-    """One query against every row: [16384, 4096] x [4096]."""
-    return table @ query
 
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
@@ -42,21 +20,6 @@ def apply_gradients(p, m, v, ema, gradients, rates, first):
     return p, m, v, ema
 
 
-def route(requests, scale, shift):
-    """Calibrates the requests [512, 64] for the expert that gets them."""
-    routed = []
-    for request in requests:
-        routed.append(request * scale + shift)
-    return torch.stack(routed)
-
-
-def age(counters):
-    """Lets the use counters of the rows fade, tick by tick."""
-    for _ in range(TICKS):
-        counters.mul_(0.99).add_(0.01)
-    return counters
-
-
 def load(device):
     """The function that a check calls: `apply_gradients` on NumPy arrays; the answer is p, m, v and ema."""
 
@@ -69,54 +32,7 @@ def load(device):
     return answer
 
 
-def operators(device):
-    """The five by name, each ready to be called on data of its own."""
-    x, weight = torch.randn(FEATURES, FEATURES, device=device), torch.randn(FEATURES, FEATURES, device=device)
-    table, query = torch.randn(*TABLE, device=device), torch.randn(TABLE[1], device=device)
-    p, m, ema = (torch.randn(PARAMETERS, device=device) for _ in range(3))
-    v, gradients = torch.rand(PARAMETERS, device=device), torch.randn(PUSHED, PARAMETERS, device=device)
-    requests, scale, shift = (torch.randn(*size, device=device) for size in ((REQUESTS, WIDTH), (WIDTH,), (WIDTH,)))
-    counters = torch.ones(COUNTERS[device], device=device)
-    return {
-        "project": lambda: project(x, weight),
-        "score": lambda: score(table, query),
-        "apply_gradients": lambda: apply_gradients(p, m, v, ema, gradients, [1e-3] * PUSHED, 1),
-        "route": lambda: route(requests, scale, shift),
-        "age": lambda: age(counters),
-    }
-
-
-def milliseconds(call, device):
-    """Median of five calls, each waited for."""
-    times = []
-    for _ in range(6):
-        begin = time.perf_counter()
-        call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return sorted(times[1:])[2]
-
-
-def record(calls, file):
-    """One call of each under torch.profiler, with shapes, as a trace."""
-    with torch.profiler.profile(record_shapes=True) as profiler:
-        for name, call in calls.items():
-            with torch.profiler.record_function(name):
-                call()
-    profiler.export_chrome_trace(file)
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
-    parser.add_argument("--trace", help="write a trace of one call of each to this file")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        found = operators(options.device)
-        print(
-            json.dumps({name: round(milliseconds(call, options.device), 3) for name, call in found.items()}, indent=1)
-        )
-        if options.trace:
-            record(found, options.trace)
+    import tick
+
+    tick.main(apply_gradients)

@@ -80,7 +80,7 @@ def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):
 
 
 def test_the_answers_are_what_the_shapes_say():
-    module, answers = load_file(LAB / "step.py"), load_answers(SOLUTION)
+    module, answers = load_file(LAB / "tick.py"), load_answers(SOLUTION)
     n, (rows, columns) = module.FEATURES, module.TABLE
     assert answers["project_intensity"] == pytest.approx(2 * n**3 / (12 * n**2), rel=0.01)
     assert answers["score_intensity"] == pytest.approx(

@@ -1,14 +1,11 @@
-"""One tick of a parameter server: `python step.py` times its five operators, `--trace FILE` records them."""
+"""One tick of a parameter server: its five operators, timed one by one. `step.py` brings `apply_gradients`."""
 
 import argparse
 import json
 import os
 import time
 
-import numpy as np
 import torch
-
-BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
 # Sizes of the five operators. A GPU gets larger counters: its second cache is larger.
 FEATURES = 2048  # rows and columns of both matrices of `project`
@@ -28,18 +25,6 @@ def score(table, query):
     return table @ query
 
 
-def apply_gradients(p, m, v, ema, gradients, rates, first):
-    """In place, operator after operator over whole arrays."""
-    for step, rate in enumerate(rates):
-        g, t = gradients[step % len(gradients)], first + step
-        m.mul_(BETA1).add_(g, alpha=1 - BETA1)
-        v.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
-        out = v.sqrt().mul_((1 - BETA2**t) ** -0.5).add_(EPS)
-        p.mul_(1 - rate * WEIGHT_DECAY).addcdiv_(m, out, value=-rate / (1 - BETA1**t))
-        ema.lerp_(p, 1 - EMA)
-    return p, m, v, ema
-
-
 def route(requests, scale, shift):
     """Calibrates the requests [512, 64] for the expert that gets them."""
     routed = []
@@ -55,19 +40,7 @@ def age(counters):
     return counters
 
 
-def load(device):
-    """The function that a check calls: `apply_gradients` on NumPy arrays; the answer is p, m, v and ema."""
-
-    @torch.inference_mode()
-    def answer(p, m, v, ema, gradients, rates, first):
-        state = [torch.from_numpy(np.array(array)).to(device) for array in (p, m, v, ema)]
-        gradients = torch.from_numpy(gradients).to(device)
-        return apply_gradients(*state, gradients, rates.tolist(), int(first))
-
-    return answer
-
-
-def operators(device):
+def operators(device, apply_gradients):
     """The five by name, each ready to be called on data of its own."""
     x, weight = torch.randn(FEATURES, FEATURES, device=device), torch.randn(FEATURES, FEATURES, device=device)
     table, query = torch.randn(*TABLE, device=device), torch.randn(TABLE[1], device=device)
@@ -105,14 +78,15 @@ def record(calls, file):
     profiler.export_chrome_trace(file)
 
 
-if __name__ == "__main__":
+def main(apply_gradients):
+    """Prints the milliseconds of each, on one thread."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--trace", help="write a trace of one call of each to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with torch.inference_mode():
-        found = operators(options.device)
+        found = operators(options.device, apply_gradients)
         print(
             json.dumps({name: round(milliseconds(call, options.device), 3) for name, call in found.items()}, indent=1)
         )
