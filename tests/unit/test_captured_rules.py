@@ -9,6 +9,7 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import HintSpec, QuestionSpec, find_lab
+from bottleneck_lab.commands import proving
 from bottleneck_lab.grading.diagnosis import FIGURES, figures_of
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.trace import load
@@ -62,3 +63,19 @@ def test_every_figure_of_a_capture_is_one_that_an_author_may_name(file):
     summary = summarise(load(file))
     ranges = {f"{name}_share" for name in summary.range_shares}
     assert set(figures_of(summary)) <= {*FIGURES, *ranges}
+
+
+@pytest.mark.parametrize(("slug", "recorded"), [("resnet-top-ops", "solution"), ("resnet-latency", "path")])
+def test_where_recording_is_the_task_the_solution_records(monkeypatch, slug, recorded):
+    lab, seen = find_lab(slug), {}
+
+    def profile(_lab, workspace, *_, **__):
+        seen.update({name: (workspace / name).read_bytes() for name in lab.spec.files})
+
+    monkeypatch.setattr(proving.workload, "profile", profile)
+    monkeypatch.setattr(proving, "read_capture", lambda _: None)
+    monkeypatch.setattr(proving, "captured", lambda *_: [])
+    assert proving.capture_problems(lab, "cpu") == []
+    (entry,) = lab.spec.editable
+    assert seen[entry] == (getattr(lab, recorded) / entry).read_bytes()
+    assert all(seen[name] == (lab.path / name).read_bytes() for name in lab.spec.files if name != entry)

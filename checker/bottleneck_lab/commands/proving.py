@@ -17,6 +17,7 @@ from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.finding.answers import measured_answers
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.measure.machine import fingerprint
@@ -35,7 +36,8 @@ def prove(lab: Lab, device: str | None, only: Part | None, name: str | None) -> 
     """Capture the starter and grade it, the solution, every variant and every mutant; or a part of these, or one by name."""
     chosen = choose_device(lab, device)
     if name is None and only in (None, "capture"):
-        yield Row(lab.slug, f"capture of the starter on {chosen}", capture_problems(lab, chosen))
+        what = "solution" if kind_of(lab).records_itself else "starter"
+        yield Row(lab.slug, f"capture of the {what} on {chosen}", capture_problems(lab, chosen))
     if name is None and only in (None, "starter"):
         verdict = check(lab, lab.path, chosen)
         yield _row(lab, "starter", "", chosen, verdict, starter_problems(lab, verdict), _missed(verdict))
@@ -92,13 +94,17 @@ def machine() -> str:
 
 
 def capture_problems(lab: Lab, device: Device) -> list[str]:
-    """What a capture of the shipped workload shows otherwise than lab.toml says; none for a lab without a timeline."""
+    """What a capture of the shipped workload shows otherwise than lab.toml says; none for a lab without a timeline.
+
+    Where recording is the learner's task, the solution records it.
+    """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace, out = Path(temporary) / "work", Path(temporary) / "capture"
         out.mkdir()
         for name in handed_out(lab):
+            solved = kind_of(lab).records_itself and name in lab.spec.editable
             (workspace / name).parent.mkdir(parents=True, exist_ok=True)
-            (workspace / name).write_bytes((lab.path / name).read_bytes())
+            (workspace / name).write_bytes(((lab.solution if solved else lab.path) / name).read_bytes())
         try:
             with progress() as show:
                 workload.profile(

@@ -42,6 +42,8 @@ class Kind(ABC, Generic[S]):
     """The functions that a judge.py must have."""
     asks: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers it judges itself, against what it measures."""
+    records_itself: ClassVar[bool] = False
+    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is held against the solution's."""
 
     def settings(self, lab: Lab, device: Device) -> S:
         """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""

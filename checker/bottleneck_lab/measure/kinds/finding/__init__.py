@@ -41,6 +41,7 @@ class FindingKind(Kind[FindingSettings]):
         *(f"{place}{part}" for place in ("first", "second", "third") for part in ("", "_share", "_bound")),
         "ceiling",
     )
+    records_itself = True
 
     def measure(self, context: Context[FindingSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.finding.check import measure
