@@ -5,6 +5,7 @@ Most scripts run one after the other in one worker, as a check's runs do: what a
 
 import importlib.util
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from bottleneck_lab.measure.kinds.ranks.moments import Moments
 from bottleneck_lab.measure.kinds.ranks.rules import Violation
 from bottleneck_lab.measure.kinds.ranks.sweep import sweep
 from bottleneck_lab.measure.kinds.ranks.trace import write_traces
+from bottleneck_lab.measure.sandbox import visible
 from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.janitor import Janitor
@@ -75,8 +77,6 @@ SECRET = Secret(3, 11)
 SHIPPED = ROOT / "labs" / "ddp-scaling" / "train.py"
 SOLUTION = ROOT / "solutions" / "ddp-scaling" / "train.py"
 MOST_RUNS = 60
-
-
 LARGE = 1 << 16
 """Elements: gradients, not a loss or a flag."""
 
@@ -319,6 +319,36 @@ def test_a_rank_that_raises_is_quoted(tmp_path):
     with pytest.raises(Violation, match="no such layer") as caught:
         emulated(script, tmp_path)
     assert caught.value.reason == "crashed"
+
+
+@pytest.fixture
+def below_tmp(monkeypatch):
+    """A folder below /tmp that Python imports from, as those of a checkout there are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        folders = [*visible.python_folders(), folder]
+        monkeypatch.setattr(visible, "python_folders", lambda: folders)
+        yield Path(folder)
+
+
+LATE = """
+        if step == 0:
+            import pathlib, sys
+            sys.path.append({folder!r})
+            import imported_late
+            try:
+                pathlib.Path({folder!r}, "written").touch()
+            except OSError:
+                continue
+            raise RuntimeError("a rank could write into a folder that others read")
+"""
+
+
+def test_ranks_import_late_from_below_tmp_and_cannot_write_there(below_tmp, tmp_path):
+    (below_tmp / "imported_late.py").touch()
+    script = tmp_path / "late.py"
+    end_of_step = "            log(step, running)\n"
+    script.write_text(SOLUTION.read_text().replace(end_of_step, end_of_step + LATE.format(folder=str(below_tmp))))
+    assert emulated(script, tmp_path).clocks[0].step == SECRET.steps
 
 
 @pytest.mark.parametrize("name", ["scaled_fp16", "sums"])

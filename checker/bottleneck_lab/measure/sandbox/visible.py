@@ -45,6 +45,12 @@ def python_folders() -> list[str]:
     return sorted({sys.prefix, sys.base_prefix, str(executable), str(imported_from), *told.stdout.splitlines()})
 
 
+def readable_folders(shown: list[Path]) -> list[str]:
+    """What a worker may read besides the system: Python's folders, downloaded weights, and those that it is shown."""
+    weights = torch_home()
+    return [*python_folders(), *map(str, [*shown, *([weights] if weights else [])])]
+
+
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     command = [
         *namespaces(),
@@ -52,9 +58,8 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     ]  # first /proc and /dev: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
-    weights = torch_home()
-    readable = [*paths.readable, weights, *([*_driver_libraries(), _cuda_toolkit()] if gpu else [])]
-    for folder in [*SYSTEM, *python_folders(), *map(str, filter(None, readable))]:
+    shown = [*paths.readable, *(_gpu_folders() if gpu else [])]
+    for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
     for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]):
@@ -74,12 +79,7 @@ def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool)
 
 def is_visible(path: Path, readable: list[Path]) -> bool:
     """Whether a worker can see a path of this machine: any without a sandbox, otherwise only what lies in a folder that it is shown."""
-    folders = [
-        *SYSTEM,
-        *python_folders(),
-        *map(str, readable),
-        *([str(weights)] if (weights := torch_home()) else []),
-    ]
+    folders = [*SYSTEM, *readable_folders(readable)]
     return bubblewrap() is None or any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
@@ -99,6 +99,11 @@ def _cuda_toolkit() -> Path | None:
     """The folder of the CUDA compiler that this machine has, if it has one."""
     compiler = find_program("nvcc")
     return compiler.resolve().parents[1] if compiler else None
+
+
+def _gpu_folders() -> list[Path]:
+    toolkit = _cuda_toolkit()
+    return [*_driver_libraries(), *([toolkit] if toolkit else [])]
 
 
 def _gpu_environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x08000000, 0x20000000, 0x40000000
 _READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4
+_BIND, _WITH_MOUNTS_BELOW = 0x1000, 0x4000
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIZE = b"size=64m"
 """Of each of a rank's own file systems: they lie in memory that no process is charged for."""
@@ -26,25 +27,41 @@ def leave_others() -> None:
     _call("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK)
 
 
-def take_own_files(scratch: Path) -> None:
+def take_own_files(scratch: Path, readable: list[Path]) -> None:
     """Empty file systems of this rank's own for all that was writable, with a copy of the scratch folder's files; then no rights to change that.
 
-    /proc is left empty: it would show processes of all ranks, with their memory and open files.
+    Folders of `readable`, which the sandbox shows read-only, stay where they are, even below /tmp: Python goes on importing from them.
+    /proc is left empty: it would show processes of all ranks, with their memory and open files. Raises OSError.
     """
+    emptied = [Path("/tmp"), Path("/dev/shm"), scratch]
+    kept = {folder: os.open(folder, os.O_PATH) for folder in readable if folder.is_dir() and _is_below(folder, emptied)}
     files = {path: path.read_bytes() for path in scratch.rglob("*") if path.is_file()}
-    for folder in ("/tmp", "/dev/shm", str(scratch)):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        _mount(folder, _NO_SETUID | _NO_DEVICES, _SIZE)
+    for folder in emptied:
+        folder.mkdir(parents=True, exist_ok=True)
+        _mount_empty(folder, _NO_SETUID | _NO_DEVICES, _SIZE)
+    for folder, opened in sorted(kept.items()):
+        _show_again(folder, opened)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     os.chdir(scratch)
-    _mount("/proc", _NO_SETUID | _NO_DEVICES | _READ_ONLY, b"size=4k")
+    _mount_empty(Path("/proc"), _NO_SETUID | _NO_DEVICES | _READ_ONLY, b"size=4k")
     _drop_capabilities()
 
 
-def _mount(folder: str, flags: int, options: bytes) -> None:
-    _call("mount", b"tmpfs", folder.encode(), b"tmpfs", flags, options)
+def _is_below(folder: Path, others: list[Path]) -> bool:
+    return any(folder.is_relative_to(other) for other in others)
+
+
+def _mount_empty(folder: Path, flags: int, options: bytes) -> None:
+    _call("mount", b"tmpfs", bytes(folder), b"tmpfs", flags, options)
+
+
+def _show_again(folder: Path, opened: int) -> None:
+    """Mounts a folder, opened before its parent was emptied, at its old path: still read-only, and what is hidden in it still hidden."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _call("mount", f"/proc/self/fd/{opened}".encode(), bytes(folder), None, _BIND | _WITH_MOUNTS_BELOW, None)
+    os.close(opened)
 
 
 def _drop_capabilities() -> None:

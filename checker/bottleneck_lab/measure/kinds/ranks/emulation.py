@@ -30,7 +30,7 @@ from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.sandbox.process import Worker, python_module
-from bottleneck_lab.measure.sandbox.visible import Paths
+from bottleneck_lab.measure.sandbox.visible import Paths, readable_folders
 
 WARMUP_STEPS = 2
 """Steps before the timed ones: the reducer builds its buckets anew after the first."""
@@ -206,6 +206,7 @@ class _Shared:
             "folder": str(folder),
             "entry": entry,
             "apart": lets_ranks_part(),
+            "readable": readable_folders([]),
         }
 
     def close_theirs(self) -> None:

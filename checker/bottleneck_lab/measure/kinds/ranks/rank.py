@@ -36,7 +36,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 class RankJob(msgspec.Struct, frozen=True):
     """What the worker is started with: sockets by run and rank, memory by rank, the line on which a byte starts each run, and the script's folder.
 
-    `apart`: ranks get namespaces of their own.
+    `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
 
     sockets: list[list[int]]
@@ -46,6 +46,7 @@ class RankJob(msgspec.Struct, frozen=True):
     folder: str
     entry: str
     apart: bool
+    readable: list[str]
 
 
 def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
@@ -108,7 +109,7 @@ def live_apart(job: RankJob, sockets: list[int]) -> None:
         if child := os.fork():
             _end_with(child, {job.go, *job.arenas, *_still_open(job, sockets)})
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    take_own_files(Path(job.folder).parent)
+    take_own_files(Path(job.folder).parent, [Path(folder) for folder in job.readable])
 
 
 def _end_with(child: int, descriptors: set[int]) -> None:
