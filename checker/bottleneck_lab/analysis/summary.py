@@ -108,25 +108,8 @@ def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
 
 
 def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None) -> Summary:
-    window, inside = find_window(timeline), begun_inside(timeline)
-    steps = find_steps(timeline)
-    (operators, syncs, lines), (devices, quality) = _beside(
-        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline, uses)
-    )
-    seen = Evidence(
-        devices=devices,
-        operators=operators,
-        kernels=find_kernels(inside),
-        copies=find_copies(inside),
-        syncs=syncs,
-        lines=lines,
-        launches=find_launches(inside),
-        memory=find_memory(inside),
-        stragglers=find_stragglers(timeline),
-        step_ns=[step.cost_ns for step in steps],
-        steps=len(steps),
-        wall_ns=window.length,
-    )
+    window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
+    seen, quality = _gather_evidence(timeline, inside, uses, [step.cost_ns for step in steps], window.length)
     findings, withheld = doubt(find_findings(seen), quality)
     lengths = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
@@ -147,7 +130,7 @@ def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: 
         step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
         range_shares=_range_shares(steps),
         operators=seen.operators,
-        lines=lines,
+        lines=seen.lines,
         kernels=seen.kernels,
         ranges=find_ranges(timeline, window),
         copies=seen.copies,
@@ -162,6 +145,30 @@ def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: 
         workers=find_workers(timeline, window),
         serving=find_serving(timeline, window),
     )
+
+
+def _gather_evidence(
+    timeline: Timeline, inside: Timeline, uses: Callable[[], list[DeviceUse]], step_ns: list[int], wall_ns: int
+) -> tuple[Evidence, Quality]:
+    """What findings are drawn from, and whether it can be relied on. `inside`: what of the timeline began in its window."""
+    (operators, syncs, lines), (devices, quality) = _beside(
+        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline, uses)
+    )
+    seen = Evidence(
+        devices=devices,
+        operators=operators,
+        kernels=find_kernels(inside),
+        copies=find_copies(inside),
+        syncs=syncs,
+        lines=lines,
+        launches=find_launches(inside),
+        memory=find_memory(inside),
+        stragglers=find_stragglers(timeline),
+        step_ns=step_ns,
+        steps=len(step_ns),
+        wall_ns=wall_ns,
+    )
+    return seen, quality
 
 
 def _beside(events: int, first: Callable[[], First], other: Callable[[], Other]) -> tuple[First, Other]:

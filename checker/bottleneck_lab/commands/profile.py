@@ -38,6 +38,10 @@ EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 _Program = Annotated[
     list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program; by default this folder's lab.")
 ]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")]
+_Limit = Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")]
+_Shapes = Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")]
+_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: write a folder for TensorBoard too.")]
 _Schedule = Annotated[
     str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps.")
 ]
@@ -57,21 +61,13 @@ def command(
     tool: Annotated[str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")] = "torch",
     device: DeviceName = None,
     no_wait: NoWait = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")
-    ] = None,
-    limit_s: Annotated[
-        float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")
-    ] = 3600.0,
-    shapes: Annotated[
-        bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")
-    ] = True,
+    out: _Out = None,
+    limit_s: _Limit = 3600.0,
+    shapes: _Shapes = True,
     memory: Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")] = False,
     stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python.")] = False,
     schedule: _Schedule = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="torch: write a folder for TensorBoard too.")
-    ] = False,
+    tensorboard: _Tensorboard = False,
     kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name matches this expression.")] = "",
     launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
     skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")] = 0,
