@@ -26,7 +26,7 @@ class Program:
 
     def __init__(self, depth: int) -> None:
         self._frames: dict[tuple[str, int, str], dict[str, Any]] = {}
-        self._depth = depth
+        self._library = [self.frame(f"{TORCH}/nn/modules/module.py", 1500 + at, "_call_impl") for at in range(depth)]
 
     def frame(self, file: str, line: int, function: str) -> dict[str, Any]:
         """One line."""
@@ -39,12 +39,9 @@ class Program:
     def stack(self, *own: tuple[str, int, str]) -> list[dict[str, Any]]:
         """A stack, the innermost line first: lines of PyTorch's, between `own` lines of the program."""
         inner, *outer = own
-        library = [
-            self.frame(f"{TORCH}/nn/modules/module.py", 1500 + place, "_call_impl")
-            for place in range(self._depth - len(own))
-        ]
+        library = self._library[1 : len(self._library) - len(own)]
         functional = self.frame(f"{TORCH}/nn/functional.py", 2000 + inner[1], "linear")
-        return [functional, self.frame(*inner), *library[1:], *(self.frame(*line) for line in outer)]
+        return [functional, self.frame(*inner), *library, *(self.frame(*line) for line in outer)]
 
 
 class Allocator:

@@ -15,6 +15,8 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 STRETCHES = 160
 MOMENTS, TOP = 12, 30
 """So many moments are compared, and the lines that hold most are told."""
+FEWEST_STEPS = 4
+"""From so many steps on, the moments are those between steps."""
 RISING_SHARE = 0.8
 """A line holds more and more where it does so from one moment to the next in this share of all, once the first quarter of the time is over."""
 _STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -102,7 +104,7 @@ def own_line(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> str:
     return f"{frame.file.rsplit('/', 1)[-1]}({frame.line}): {frame.function}"
 
 
-class _Lifetimes:
+class Lifetimes:
     """Blocks from allocation to release, as rows of the events. What was there before the first begins at -1, what is still there ends at their number."""
 
     def __init__(self, events: AllocatorEvents, segments: list[Segment], of_stack: SmallInts) -> None:
@@ -145,7 +147,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
     events = snapshot.events.get(device) or empty_events()
     blocks = [block for segment in segments for block in segment.blocks]
     held = [block for block in blocks if block.active]
-    lives = _Lifetimes(events, segments, of_stack)
+    lives = Lifetimes(events, segments, of_stack)
     level = _level(events, (Action.ALLOC,), (_release(events),), sum(block.bytes for block in held))
     reserved = _level(
         events,
@@ -170,7 +172,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         reserved_levels_bytes=_highest(reserved),
         steps=max(0, len(steps) - 1),
         growth_bytes_per_step=int(np.median(growth)) if len(growth) else 0,
-        holders=_holders(lives, int(level.argmax()), steps, len(events), lines),
+        holders=find_holders(lives, int(level.argmax()), steps, len(events), lines),
         refusals=_refusals(events, level, reserved, lines, of_stack),
     )
 
@@ -182,11 +184,14 @@ def _release(events: AllocatorEvents) -> Action:
 
 def _level(events: AllocatorEvents, more: tuple[Action, ...], less: tuple[Action, ...], at_end: int) -> Ints:
     """Bytes after each event, counted back from what was there at the end: older events may have been dropped."""
-    change = np.where(np.isin(events.action, more), events.bytes, 0) - np.where(
-        np.isin(events.action, less), events.bytes, 0
-    )
-    level = np.cumsum(change)
-    return np.maximum(level + (at_end - level[-1]), 0) if len(level) else np.array([at_end], dtype=np.int64)
+    if not len(events):
+        return np.array([at_end], dtype=np.int64)
+    signs = np.zeros(len(Action), dtype=np.int8)
+    signs[[*more]], signs[[*less]] = 1, -1
+    level: Ints = events.bytes * signs[events.action]
+    np.cumsum(level, out=level)  # in place: a large snapshot's events fill much of the memory already
+    level += at_end - level[-1]
+    return np.maximum(level, 0, out=level)
 
 
 def _steps(snapshot: Snapshot, device: int, events: AllocatorEvents) -> Ints:
@@ -209,12 +214,13 @@ def _highest(level: Ints) -> list[int]:
     return [int(level[low : max(high, low + 1)].max()) for low, high in pairwise(edges.tolist())]
 
 
-def _holders(lives: _Lifetimes, peak: int, steps: Ints, count: int, lines: list[str]) -> list[Holder]:
-    """The lines that hold anything at the end or at the peak, the largest first."""
+def find_holders(lives: Lifetimes, peak: int, steps: Ints, count: int, lines: list[str]) -> list[Holder]:
+    """The lines that hold anything at the end or at the event `peak`, the largest first; `steps` are the events between them, of `count` in all."""
     width, last = len(lines), count - 1
-    moments = steps if len(steps) > MOMENTS else np.linspace(0, max(last, 0), 4 * MOMENTS).astype(np.int64)
-    chosen = moments[np.linspace(len(moments) // 4, len(moments) - 1, MOMENTS).astype(np.int64)]
-    passed = len(steps) - 1 - len(steps) // 4 if len(steps) > MOMENTS else 0
+    by_step = len(steps) >= FEWEST_STEPS
+    moments = steps if by_step else np.linspace(0, max(last, 0), 4 * MOMENTS).astype(np.int64)
+    chosen = moments[np.unique(np.linspace(len(moments) // 4, len(moments) - 1, MOMENTS).astype(np.int64))]
+    passed = len(steps) - 1 - len(steps) // 4 if by_step else 0
     over_time = np.array([lives.by_line(row, width) for row in chosen.tolist()])
     held, at_peak = lives.by_line(last, width), lives.by_line(peak if count else last, width)
     blocks = np.bincount(lives.line[lives.end >= count], minlength=width)

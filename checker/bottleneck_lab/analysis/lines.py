@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis.nesting import innermost_at, nest
 from bottleneck_lab.analysis.operators import OPERATOR, PYTHON, CallTree, nearest_above
 from bottleneck_lab.analysis.window import host_window
 from bottleneck_lab.trace.names import LINES_OF
@@ -21,6 +22,7 @@ _LIBRARY = re.compile(
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT_LINE = re.compile(r"\(\d+\): ")
+_FOLDERS = re.compile(r"^[^()]*/")
 
 
 class LineRow(msgspec.Struct, frozen=True):
@@ -60,6 +62,37 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
         if len(lines) and thread >= 0:
             found = np.maximum(found, _line_of(lines, rows, rows.thread == thread))
     return found
+
+
+def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
+    """Where the program was at each moment (ns) on its thread: the user's own line where lines were recorded, else their function, else the outermost
+    operator; empty where none of these was recorded. Files are named without their folders.
+    """
+    nothing = np.zeros(len(moments), dtype=np.int32)
+    points = HostTable(start=moments, end=moments, name=nothing, rank=nothing, thread=threads, correlation=moments)
+    lines = lines_at(timeline, points)
+    texts = [_FOLDERS.sub("", timeline.strings[name]) if name >= 0 else "" for name in lines.tolist()]
+    for table, called in (_own_functions(timeline), _outermost_operators(timeline)):
+        rest = np.array([i for i, text in enumerate(texts) if not text], dtype=np.int64)
+        rows = innermost_at(table, moments[rest], threads[rest]) if len(rest) and len(table) else rest * 0 - 1
+        for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
+            texts[i] = called[row]
+    return texts
+
+
+def _own_functions(timeline: Timeline) -> tuple[HostTable, list[str]]:
+    """The frames of the user's own functions, with what they are called."""
+    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[timeline.python.name]
+    table, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
+    names = zip(timeline.names(table), along, strict=True)
+    return table, [_called(_FOLDERS.sub("", name), whole) for name, whole in names]
+
+
+def _outermost_operators(timeline: Timeline) -> tuple[HostTable, list[str]]:
+    """The operators that no other encloses, with their names."""
+    operators = timeline.operators
+    table = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
+    return table, timeline.names(table)
 
 
 def _tracks(timeline: Timeline) -> list[tuple[int, str]]:

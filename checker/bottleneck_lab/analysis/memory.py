@@ -1,4 +1,4 @@
-"""Whether memory grows from step to step."""
+"""Whether memory grows from step to step, and which lines it comes from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import itertools
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.held import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.host import ALLOCATION_CALL, named
+from bottleneck_lab.analysis.lines import places_at
 from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """Memory of one device (-1: the host) as the framework's allocator saw it. `growth_bytes_per_step` is the median change between the ends of steps."""
+    """Memory of one device (-1: the host) as the framework's allocator saw it. `growth_bytes_per_step` is the median change between the ends of steps.
+
+    `holders`: the program's lines, or functions or operators where no lines were recorded, by what they allocated in the capture and hold at the end of the
+    last step; empty where the capture does not tell which block was freed.
+    """
 
     rank: int
     device: int
@@ -26,9 +33,12 @@ class MemoryUse(msgspec.Struct, frozen=True):
     driver_calls: int
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
+    holders: list[Holder] = []
 
 
 STRETCHES = 160
+JUST_BEFORE_NS = 2
+"""A modelled allocation is recorded at the very end of its operator's time."""
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
@@ -59,7 +69,27 @@ def _use(timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_c
         allocations=int((rows.bytes > 0).sum()),
         driver_calls=driver_calls,
         levels_bytes=_highest(rows.start, level),
+        holders=_holders(timeline, rows, int(level.argmax()), np.unique(at[at >= 0])),
     )
+
+
+def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
+    """Who holds what was allocated in the capture, at the end of its last step; `steps` are the last rows of each."""
+    if not (rows.address >= 0).any():
+        return []
+    texts = places_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
+    numbers: dict[str, int] = {}
+    line = np.array([numbers.setdefault(text or "not recorded", len(numbers)) for text in texts], dtype=np.int32)
+    end = int(steps[-1]) + 1 if len(steps) else len(rows)
+    events = AllocatorEvents(
+        action=np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)[:end],
+        time_us=rows.start[:end] // 1000,
+        address=rows.address[:end],
+        bytes=np.abs(rows.bytes[:end]),
+        stack=line[:end],
+    )
+    lives = Lifetimes(events, [], np.arange(len(numbers), dtype=np.int32))
+    return find_holders(lives, min(peak, end - 1), steps, end, list(numbers))
 
 
 def _highest(start: Ints, level: Ints) -> list[int]:

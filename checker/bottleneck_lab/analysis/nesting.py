@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import Ints, SmallInts
+from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +64,19 @@ def _parents(depth: SmallInts) -> SmallInts:
     for above, rows in itertools.pairwise(levels):
         parent[rows] = above[np.searchsorted(above, rows) - 1]
     return parent
+
+
+def innermost_at(table: HostTable, moments: Ints, threads: SmallInts) -> SmallInts:
+    """The row that is open at each moment (ns) on its thread and began last, -1 where none is open."""
+    found = np.full(len(moments), -1, dtype=np.int32)
+    for thread in np.unique(threads).tolist():
+        rows, mine = np.flatnonzero(table.thread == thread), np.flatnonzero(threads == thread)
+        at = np.searchsorted(table.start[rows], moments[mine], side="right") - 1
+        found[mine[at >= 0]] = rows[at[at >= 0]]
+    parent = nest(table.start, table.end, table.thread).parent
+    begun = np.flatnonzero(found >= 0)
+    while len(begun):  # where a row has ended, the one that encloses it may be open
+        begun = begun[table.end[found[begun]] <= moments[begun]]
+        found[begun] = parent[found[begun]]
+        begun = begun[found[begun] >= 0]
+    return found

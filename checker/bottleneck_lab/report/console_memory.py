@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.held import DeviceMemory
+from bottleneck_lab.analysis.held import DeviceMemory, Holder
 from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
 from bottleneck_lab.report.terminal import Sheet
 
@@ -23,7 +23,7 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
         sheet.line(f"Memory of device {memory.device}, as its allocator recorded it", style="bold", indent=1)
         sheet.rule()
         _print_levels(sheet, memory)
-        _print_holders(sheet, memory)
+        print_holders(sheet, "2  Which lines of the program allocated what is held", memory.holders, ROWS)
     if not memories:
         sheet.line("The snapshot holds no memory and no events: was anything recorded before it was taken?")
 
@@ -41,16 +41,17 @@ def _print_levels(sheet: Sheet, memory: DeviceMemory) -> None:
             sheet.path(f"{name:10} {strip}", indent=1)
 
 
-def _print_holders(sheet: Sheet, memory: DeviceMemory) -> None:
-    sheet.heading("2  Which lines of the program allocated what is held")
+def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
+    """The first `top` lines that hold memory; those that hold more and more are bold."""
+    sheet.heading(heading)
     head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
     sheet.path(f"{'':{_LINE}}{head}", indent=1)
-    for row in memory.holders[:ROWS]:
+    for row in holders[:top]:
         line, held, blocks, peak, growth, freed = holder_cells(row)
         cells = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
         sheet.write(
             Text(sheet.safe(f" {sheet.fit(line, _LINE - 1):{_LINE}}{cells}"), style="bold" if row.grows else "")
         )
         sheet.line(f"freed again: {freed}", indent=4, style="dim")
-    if len(memory.holders) > ROWS:
-        sheet.line(f"and {len(memory.holders) - ROWS} more lines: `lab report FILE --html PAGE`", indent=1, style="dim")
+    if len(holders) > top:
+        sheet.line(f"and {len(holders) - top} more lines: `lab report FILE --html PAGE`", indent=1, style="dim")

@@ -21,6 +21,7 @@ from bottleneck_lab.report.breakdown import (
     short_name,
     wall_parts,
 )
+from bottleneck_lab.report.console_memory import print_holders
 from bottleneck_lab.report.console_roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.terminal import Sheet
 
@@ -239,6 +240,8 @@ def _print_memory(sheet: Sheet, summary: Summary) -> None:
         )
         sheet.path(f"{where:10} {levels}", indent=2)
         sheet.line(f"{first} at the first record, {peak} at the highest{grown}.", indent=2)
+        if use.holders:
+            print_holders(sheet, f"Who allocated what is held on the {where}, in this capture", use.holders, TOP)
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:

@@ -19,6 +19,7 @@ from bottleneck_lab.report.breakdown import (
     wall_parts,
 )
 from bottleneck_lab.report.markup import Markup, Section, join, table, tag
+from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
 from bottleneck_lab.report.page_verdict import section
 
 TOP = 15
@@ -358,7 +359,16 @@ def _memory(summary: Summary) -> Markup | None:
     ]
     head = ["where", "at first", "peak", "growth a step", "allocations", "driver calls"]
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
-    return tag("div", listed, drawn) if listed else None
+    held = [
+        _table(
+            list(COLUMNS),
+            [holder_cells(row) for row in use.holders],
+            f"Who allocated what is held on {_device(summary, use.rank, use.device)}, in this capture",
+            numeric=range(1, 5),
+        )
+        for use in summary.memory
+    ]
+    return tag("div", listed, drawn, held) if listed else None
 
 
 def _stragglers(summary: Summary) -> Markup | None:

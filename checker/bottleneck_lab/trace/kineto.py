@@ -156,7 +156,7 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
 
 
 def _memory_table(rows: NDArray[Any], rank: int) -> MemoryTable:
-    columns = {name: rows[name] for name in ("start", "bytes", "allocated", "reserved", "device", "thread")}
+    columns = {name: rows[name] for name in ("start", "bytes", "allocated", "reserved", "address", "device", "thread")}
     return make_table(MemoryTable, len(rows), **columns, rank=np.full(len(rows), rank))
 
 

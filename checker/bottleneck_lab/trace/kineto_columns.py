@@ -38,7 +38,15 @@ DEVICE = np.dtype(
     ]
 )
 MEMORY = np.dtype(
-    [("start", "i8"), ("bytes", "i8"), ("allocated", "i8"), ("reserved", "i8"), ("device", "i4"), ("thread", "i4")]
+    [
+        ("start", "i8"),
+        ("bytes", "i8"),
+        ("allocated", "i8"),
+        ("reserved", "i8"),
+        ("address", "i8"),
+        ("device", "i4"),
+        ("thread", "i4"),
+    ]
 )
 MATRIX = np.dtype([("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")])
 BLOCK_ROWS = 1 << 15
@@ -241,6 +249,7 @@ class Columns:
         rows["bytes"] = _integers([arg.changed for arg in args])
         rows["allocated"] = _integers([arg.allocated for arg in args])
         rows["reserved"] = _integers([arg.reserved for arg in args])
+        rows["address"] = _integers([arg.address for arg in args])
         rows["device"] = _integers([arg.memory_device if arg.memory_kind else -1 for arg in args])
         rows["thread"] = [self.threads[event.pid, event.tid] for event in events]
 

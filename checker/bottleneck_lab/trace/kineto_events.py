@@ -70,6 +70,7 @@ class _Args(_Activity, gc=False, frozen=True):
     changed: int | None = msgspec.field(name="Bytes", default=None)
     allocated: int = msgspec.field(name="Total Allocated", default=-1)
     reserved: int = msgspec.field(name="Total Reserved", default=-1)
+    address: int = msgspec.field(name="Addr", default=-1)
     memory_device: int = msgspec.field(name="Device Id", default=-1)
     memory_kind: int = msgspec.field(name="Device Type", default=0)
     label: str | None = msgspec.field(name="name", default=None)

@@ -33,6 +33,9 @@ _WIDTHS = np.zeros(256, dtype=np.int64)
 """Bytes of a token by its opcode; 0 for one that is not of a fixed length."""
 _WIDTHS[[_H, _K]], _WIDTHS[_M], _WIDTHS[[_J, _I]], _WIDTHS[ord("G")] = 2, 3, 5, 9
 _WIDTHS[[ord("N"), 0x88, 0x89]] = 1
+_INTEGER_BYTES = np.zeros(256, dtype=np.int64)
+"""Bytes of the number behind an opcode for integers of a fixed length."""
+_INTEGER_BYTES[[_K, _M, _I]] = 1, 2, 4
 
 Mask = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
@@ -189,7 +192,7 @@ class _Events:
     def __init__(self, buffer: bytes, shape: Shape, bodies: Ints, ends: Ints) -> None:
         self._buffer, self._shape = buffer, shape
         self._data: Bytes = np.frombuffer(buffer, dtype=np.uint8)
-        self._wide: Wide = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+        self._wide = _wide(buffer)
         self._at, self._good = bodies.copy(), np.ones(len(bodies), dtype=bool)
         self.ends = ends
         """Where the next event begins."""
@@ -205,12 +208,11 @@ class _Events:
     def cut(cls, buffer: bytes, begin: int, end: int, shape: Shape) -> _Events | None:
         """The events of a stretch, but for the last, whose end is not known; None where there are too few."""
         first = BEGIN + shape.keys[0]
-        before, *pieces = buffer[begin:end].split(first)
-        if before or len(pieces) <= FEWEST:
+        starts = np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8, count=end - begin, offset=begin) == BEGIN[0])
+        starts = starts[_alike(_wide(buffer), starts + begin, first)] + begin
+        if len(starts) <= FEWEST or starts[0] != begin:
             return None
-        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) + len(first)
-        starts = begin + np.concatenate([[0], np.cumsum(lengths)])
-        return cls(buffer, shape, starts[:-2] + len(first), starts[1:-1])
+        return cls(buffer, shape, starts[:-1] + len(first), starts[1:])
 
     def read(self, stacks: Stacks, memo_next: int) -> int:
         """Reads every field; how many events fit, from the first on."""
@@ -229,8 +231,7 @@ class _Events:
 
     def _expect(self, expected: bytes) -> None:
         """The same bytes in all of them, at most eight."""
-        mask = np.uint64((1 << 8 * len(expected)) - 1)
-        self._good &= (self._wide[self._at] & mask) == np.uint64(int.from_bytes(expected, "little"))
+        self._good &= _alike(self._wide, self._at, expected)
         self._move(len(expected))
 
     def _field(self, name: str) -> None:
@@ -258,8 +259,8 @@ class _Events:
     def _integers(self) -> Ints:
         code = self._data[self._at]
         is_long = code == _LONG
-        size = np.where(is_long, self._data[self._at + 1], _WIDTHS[code] - 1)
-        self._good &= (size > 0) & (size <= 8) & (is_long | np.isin(code, (_K, _M, _I)))
+        size = np.where(is_long, self._data[self._at + 1], _INTEGER_BYTES[code])
+        self._good &= (size > 0) & (size <= 8)
         self._move(1 + is_long)
         shift = (64 - 8 * np.clip(size, 1, 8)).astype(np.uint64)
         high = self._wide[self._at] << shift
@@ -298,8 +299,8 @@ class _Events:
         own = np.flatnonzero(self.fresh[:sure])
         places = self._references_where(~self.fresh, last)
         buffer = self._buffer
-        runs = [buffer[a:b] for a, b in zip(begins[own].tolist(), (last[own] - 1).tolist(), strict=True)]
-        self.stacks[own] = [stacks[run] for run in runs]
+        ends = (last[own] - 1).tolist()
+        self.stacks[own] = [stacks[buffer[a:b]] for a, b in zip(begins[own].tolist(), ends, strict=True)]
         self._good &= ~self.fresh | (self.stacks != NO_STACK)
         self.referred = places
 
@@ -311,6 +312,18 @@ class _Events:
         fits = ((code == _H) | (code == _J)) & (self._at + _WIDTHS[code] == last)
         self._good &= ~rows | fits
         return places
+
+
+def _wide(buffer: bytes) -> Wide:
+    """The eight bytes from each byte of the buffer on, as numbers."""
+    return np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+
+
+def _alike(wide: Wide, places: Ints, expected: bytes) -> Mask:
+    """Whether these bytes, at most eight, are at each of the places."""
+    mask = np.uint64((1 << 8 * len(expected)) - 1)
+    found: Mask = (wide[places] & mask) == np.uint64(int.from_bytes(expected, "little"))
+    return found
 
 
 def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:

@@ -39,6 +39,7 @@ LINES = re.compile(rb"((?:h.|j.{4})++)e(?!\()", re.DOTALL)
 """References up to the end of their list, where that is not only the end of a batch."""
 
 _FRAME, _MARK, _STOP = 0x95, 0x28, 0x2E
+_PLACE = struct.Struct("<I")
 
 
 class UnusualPickleError(Exception):
@@ -62,8 +63,8 @@ class Unframed:
                 return piece
         return b""
 
-    def _parts(self, data: bytes) -> list[bytes]:
-        parts, at = [], 0
+    def _parts(self, data: bytes) -> list[memoryview]:
+        parts, at, view = [], 0, memoryview(data)
         while at < len(data):
             if not self._left and not self._as_it_is:
                 if data[at] != _FRAME:
@@ -76,7 +77,7 @@ class Unframed:
                     at += 9
                     continue
             size = len(data) - at if self._as_it_is else min(self._left, len(data) - at)
-            parts.append(data[at : at + size])
+            parts.append(view[at : at + size])
             self._left -= 0 if self._as_it_is else size
             at += size
         return parts
@@ -173,12 +174,13 @@ class SnapshotReader:
                 item.begin = -1
 
     def _take(self, size: int) -> bytes:
-        while self._at + size > len(self._buffer):
+        data = self._buffer[self._at : self._at + size]
+        while len(data) < size:
             before = len(self._buffer) - self._at
             self._refill()
             if len(self._buffer) - self._at == before:
                 raise UnusualPickleError("it ends early")
-        data = self._buffer[self._at : self._at + size]
+            data = self._buffer[self._at : self._at + size]
         self._at += size
         return data
 
@@ -199,7 +201,7 @@ class SnapshotReader:
     def _table(self) -> dict[int, Callable[[], None]]:
         stack, push = self._stack, self._push
         values = {ord("N"): None, 0x88: True, 0x89: False}
-        numbers = {"K": "<B", "M": "<H", "J": "<i", "G": ">d"}
+        numbers = {code: struct.Struct(form) for code, form in (("K", "<B"), ("M", "<H"), ("J", "<i"), ("G", ">d"))}
         table: dict[int, Callable[[], None]] = {
             _FRAME: self._skip_header,
             _MARK: self._mark,
@@ -216,12 +218,12 @@ class SnapshotReader:
             ord("a"): lambda: self._append([stack.pop()]),
             0x94: lambda: self._put(self._memo_next),
             ord("q"): lambda: self._put(self._take(1)[0]),
-            ord("r"): lambda: self._put(self._number("<I")),
+            ord("r"): lambda: self._put(self._number(_PLACE)),
             ord("h"): lambda: push(self._memo_of(self._take(1)[0])),
-            ord("j"): lambda: push(self._memo_of(self._number("<I"))),
+            ord("j"): lambda: push(self._memo_of(self._number(_PLACE))),
             0x8A: lambda: push(int.from_bytes(self._take(self._size(self._take(1)[0], 9)), "little", signed=True)),
             0x8C: lambda: push(self._text(self._take(1)[0])),
-            ord("X"): lambda: push(self._text(self._number("<I"))),
+            ord("X"): lambda: push(self._text(self._number(_PLACE))),
         }
         table |= {code: lambda value=value: push(value) for code, value in values.items()}  # type: ignore[misc]
         table |= {ord(code): lambda form=form: push(self._number(form)) for code, form in numbers.items()}  # type: ignore[misc]
@@ -252,8 +254,8 @@ class SnapshotReader:
         del self._stack[mark:]
         return items
 
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+    def _number(self, form: struct.Struct) -> Any:
+        return form.unpack(self._take(form.size))[0]
 
     def _size(self, size: int, limit: int) -> int:
         if size > limit:

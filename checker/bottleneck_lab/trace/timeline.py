@@ -101,12 +101,15 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
-    """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total after it (-1: not recorded), `device` -1 is the host."""
+    """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total after it (-1: not recorded), `device` -1 is the host.
+
+    `address` joins a free to its allocation (-1: not recorded)."""
 
     start: Ints
     bytes: Ints
     allocated: Ints
     reserved: Ints
+    address: Ints
     rank: SmallInts
     device: SmallInts
     thread: SmallInts
@@ -232,13 +235,21 @@ Table = TypeVar("Table", DeviceTable, HostTable, MemoryTable)
 
 DTYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "grid"), np.int64
+        ("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "address", "grid"),
+        np.int64,
     ),
     **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
     **dict.fromkeys(("kind", "direction", "host_memory", "dtype"), np.int8),
     "occupancy": np.float32,
 }
-DEFAULTS: dict[str, float] = {"correlation": -1, "external": -1, "allocated": -1, "reserved": -1, "occupancy": np.nan}
+DEFAULTS: dict[str, float] = {
+    "correlation": -1,
+    "external": -1,
+    "allocated": -1,
+    "reserved": -1,
+    "address": -1,
+    "occupancy": np.nan,
+}
 
 
 def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:

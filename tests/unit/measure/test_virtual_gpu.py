@@ -327,3 +327,21 @@ def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Pat
     (row,) = summarise(load(tmp_path / "trace.json.gz")).syncs
     assert (row.line, row.calls) == ("train.py(9): train", 1)
     assert (row.awaited, row.awaited_line) == ("emulated: mm", "train.py(7): train")
+
+
+def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
+    """Each of eight steps makes 16 KiB twice, keeps one of them and lets go of the other."""
+    engine = Engine(PLAIN, recording=True)
+    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")
+    for _ in range(8):
+        engine.step()
+        engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
+        gone = engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(8): train")
+        engine.let_go([gone.number], 0)
+        engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
+    books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
+    write_trace(books, PLAIN, tmp_path / "trace.json.gz", skip_steps=1)
+    (use,) = summarise(load(tmp_path / "trace.json.gz")).memory
+    rows = {row.line: (row.growth_bytes_per_step, row.freed_share) for row in use.holders}
+    assert rows["train.py(7): train"] == (64 * 64 * 4, 0.0)
+    assert rows["train.py(8): train"] == (0, 1.0)

@@ -93,13 +93,14 @@ class Engine:
 
     def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
         """The program has let go of these handles; its garbage collector ran so many times."""
-        before = self.memory.allocated
+        at_us = self.clock.host_us
+        self.clock.collect(collections)
         for number in numbers:
             tensor = self._tensors.pop(number, None)
             if tensor is not None:
-                self.memory.release(tensor.untyped_storage().data_ptr())
-        self.clock.collect(collections)
-        self._record(before, line)
+                before, storage = self.memory.allocated, tensor.untyped_storage().data_ptr()
+                self.memory.release(storage)
+                self._record(at_us, storage, before, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
         """The program ends and hands over its parameters: the books are closed. Raises LookupError where they have been: no work is left for afterwards."""
@@ -108,10 +109,10 @@ class Engine:
         self._closed = self.figures()
         self.kept = {name: self._tensors[handle.number].clone() for name, handle in tensors.items()}
 
-    def _record(self, before: int, line: str) -> None:
+    def _record(self, at_us: float, storage: int, before: int, line: str) -> None:
         changed = self.memory.allocated - before
         if changed and self.recording:
-            self.changes.append(Change(self.clock.host_us, changed, self.memory.allocated, line))
+            self.changes.append(Change(at_us, storage, changed, self.memory.allocated, line))
 
     def step(self) -> None:
         """A step of the program begins."""
@@ -168,10 +169,10 @@ class Engine:
         return Described(number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype)
 
     def _take_in(self, tensor: torch.Tensor, line: str) -> int:
-        before, storage = self.memory.allocated, tensor.untyped_storage()
+        before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
             self.clock.allocate(blocks)
-        self._record(before, line)
+        self._record(at_us, storage.data_ptr(), before, line)
         number, self._next = self._next, self._next + 1
         self._tensors[number] = tensor
         return number

@@ -17,9 +17,10 @@ class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
 
 
 class Change(msgspec.Struct, frozen=True):
-    """An allocation (`nbytes` > 0) or a release, at a time of the logical clock, with what is allocated after it and the program's line."""
+    """A storage allocated (`nbytes` > 0) or released, at a time of the logical clock, with what is allocated after it and the program's line."""
 
     at_us: float
+    storage: int
     nbytes: int
     allocated: int
     line: str

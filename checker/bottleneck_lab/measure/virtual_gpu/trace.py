@@ -89,7 +89,8 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
 def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
     for change in books.changes:
         if change.at_us >= begin_us:
-            args = {"Device Type": 1, "Device Id": DEVICE, "Bytes": change.nbytes, "Total Allocated": change.allocated}
+            where = {"Device Type": 1, "Device Id": DEVICE, "Addr": change.storage}
+            args = where | {"Bytes": change.nbytes, "Total Allocated": change.allocated}
             row = {"ph": "i", "s": "t", "name": "[memory]", "cat": "cpu_instant_event", "pid": HOST, "tid": HOST}
             yield row | {"ts": round(change.at_us, 3), "args": {"emulated": True, "line": change.line, **args}}
 
