@@ -19,7 +19,10 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.kinds.finding import capture as finding_capture
 from bottleneck_lab.measure.kinds.finding import check as finding
 from bottleneck_lab.measure.kinds.finding.answers import (
+    COMPUTE,
+    FAR,
     MARK,
+    MEMORY,
     TimingComplaint,
     measured_answers,
     not_genuine,
@@ -35,6 +38,7 @@ from bottleneck_lab.measure.kinds.finding.shares import (
     Share,
     Truth,
     estimate_shares,
+    reached_shares,
     uncertainty,
     undisturbed_shares,
 )
@@ -198,6 +202,33 @@ def test_near_ties_may_stand_in_either_order(truth):
 def test_near_the_balance_either_bound_is_right(truth):
     grey = replace(truth, intensity=truth.intensity | {CONV: 12.0})
     assert problems(RIGHT | {"first_bound": "memory-bound"}, grey) == {}
+
+
+@pytest.mark.parametrize(
+    ("reached", "right"),
+    [
+        (None, {"memory-bound", "compute-bound"}),
+        (0.12, {"far below both"}),
+        (0.30, {"memory-bound", "compute-bound", "far below both"}),
+        (0.60, {"memory-bound", "compute-bound"}),
+    ],
+    ids=["on a CPU", "far", "between", "near"],
+)
+def test_near_a_gpus_balance_the_distance_to_its_roof_tells_operators_apart(truth, reached, right):
+    """As FLOP a byte of ResNet-50's convolutions: within a factor of two of the balance of an A100, an H100 and an H200."""
+    shares = {} if reached is None else {CONV: reached, NORM: 0.8, POOL: 0.7}
+    grey = replace(truth, intensity=truth.intensity | {CONV: 12.0}, reached=shares)
+    told = {answer: problems(RIGHT | {"first_bound": answer}, grey) for answer in (MEMORY, COMPUTE, FAR)}
+    assert {answer for answer, problem in told.items() if not problem} == right
+    assert problems(measured_answers(finding._details(grey, 4)), grey) == {}
+
+
+def test_the_distance_to_the_roof_is_the_least_time_that_the_ceilings_allow_over_the_time_taken():
+    capture = made_up({CONV: 0.5, NORM: 0.25}, calls=[OperatorCall(CONV, ((8,),), ()), OperatorCall(NORM, ((8,),), ())])
+    work = {CONV: (4e6, 1e3), NORM: (1e3, 1e6)}
+    reached = reached_shares(capture, lambda name, _dims, _concrete: work[name], bytes_per_s=1e10, flops_per_s=2e10)
+    seconds = {name: capture.times[name].sum() / 1e9 for name in work}
+    assert reached == pytest.approx({CONV: PASSES * 2e-4 / seconds[CONV], NORM: PASSES * 1e-4 / seconds[NORM]})
 
 
 def genuine(capture, truth, passes=PASSES):

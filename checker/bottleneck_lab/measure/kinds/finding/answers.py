@@ -22,6 +22,9 @@ SHARE_TOLERANCE = 0.05
 CEILING_TOLERANCE = 0.10
 BALANCE_FACTOR = 2.0
 """Within this factor of the machine's balance an operator may be called either: ceilings are not known better."""
+MEMORY, COMPUTE, FAR = "memory-bound", "compute-bound", "far below both"
+FAR_SHARE, FAR_FACTOR = 1 / 3, 1.25
+"""On a GPU, an operator that reaches less than this share of its roof is held up by neither; within the factor, both that and the roof's side are right."""
 FORGED_SHARE = 0.15
 """A capture of the same work on the same machine differs less than this in any operator's share."""
 COLD_RATIO = 1.3
@@ -179,10 +182,12 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
     answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
     for place, operator in zip(PLACES, top, strict=True):
         computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
+        reached = operator.get("roof_share")
+        far = reached is not None and reached < FAR_SHARE
         answers |= {
             place: operator["name"],
             f"{place}_share": round(operator["share"], 3),
-            f"{place}_bound": "compute-bound" if computes else "memory-bound",
+            f"{place}_bound": FAR if far else COMPUTE if computes else MEMORY,
         }
     return answers
 
@@ -280,24 +285,40 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
 
 
 def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
-    """Why one of the three operators is not bound by what the answer says: its FLOP a byte against the machine's balance."""
+    """Why one of the three operators is not held up by what the answer says: its FLOP a byte against the machine's balance; on a GPU also its distance
+    to its roof.
+    """
     for place in PLACES:
         name, answer = full_name(answers.get(place)), str(answers.get(f"{place}_bound") or "").strip().lower()
-        if answer not in ("memory-bound", "compute-bound"):
-            return f"`{place}_bound` is neither 'memory-bound' nor 'compute-bound'."
+        if answer not in (MEMORY, COMPUTE, FAR):
+            return f"`{place}_bound` is neither '{MEMORY}' nor '{COMPUTE}' nor '{FAR}'."
         intensity = truth.intensity.get(name)
         if intensity is None:
             return f"{name or 'An operator left unnamed'} does no work that can be counted here: name an operator that computes."
-        ratio = intensity / truth.balance
-        if 1 / BALANCE_FACTOR < ratio < BALANCE_FACTOR:
-            continue
-        right = "compute-bound" if ratio >= 1 else "memory-bound"
-        if answer != right:
+        if answer not in right_bounds(intensity, truth.balance, truth.reached.get(name)):
             return TimingComplaint(  # the machine's balance is measured
                 f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
                 "has to move, and compare with the machine's balance: its operations a second over its bytes a second."
+                + (_ROOF_RULE if truth.reached else "")
             )
     return None
+
+
+_ROOF_RULE = (
+    " Then divide the least time that these ceilings allow for it by the time it took:"
+    f" below {FAR_SHARE:.0%}, neither of the two is what holds it up."
+)
+
+
+def right_bounds(intensity: float, balance: float, reached: float | None) -> set[str]:
+    """What may be said of an operator. `reached`: its share (0-1) of its roof, None on a CPU."""
+    ratio = intensity / balance
+    sides = {COMPUTE if ratio >= 1 else MEMORY} | (
+        {MEMORY, COMPUTE} if 1 / BALANCE_FACTOR < ratio < BALANCE_FACTOR else set()
+    )
+    if reached is None or reached > FAR_SHARE * FAR_FACTOR:
+        return sides
+    return {FAR} if reached < FAR_SHARE / FAR_FACTOR else sides | {FAR}
 
 
 def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:

@@ -33,7 +33,7 @@ from bottleneck_lab.measure.kinds.finding.answers import (
     wrong_shares,
 )
 from bottleneck_lab.measure.kinds.finding.capture import OperatorCapture, read_capture
-from bottleneck_lab.measure.kinds.finding.shares import Truth, estimate_shares, intensities, uncertainty
+from bottleneck_lab.measure.kinds.finding.shares import Truth, estimate_shares, intensities, reached_shares, uncertainty
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -115,16 +115,20 @@ def _find_truth(
             "Close other programs and check again.",
         )
     quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
-    intensity, balance = intensities(quietest, judge.work), _balance(reference, judge)
-    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity)
+    balance, bandwidth, rate = _ceilings(reference, judge)
+    reached = reached_shares(quietest, judge.work, bandwidth, rate) if quietest.has_device else {}
+    intensity = intensities(quietest, judge.work)
+    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity, reached)
     return truth, len(captures)
 
 
-def _balance(reference: CallSession, judge: ModuleType) -> float:
-    """FLOP a byte at which this machine's memory and arithmetic are equally busy: published for known GPUs, otherwise measured."""
-    ceilings, name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
+def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
+    """FLOP a byte at which this machine's memory and arithmetic are equally busy, published for known GPUs, otherwise measured; then what was measured:
+    bytes and FLOP a second.
+    """
+    (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
     published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
-    return float(next(published, ceilings[1] / ceilings[0]))
+    return float(next(published, rate / bandwidth)), float(bandwidth), float(rate)
 
 
 class _Take(NamedTuple):
@@ -178,7 +182,13 @@ def _details(truth: Truth, captures: int) -> dict[str, Any]:
         "captures": captures,
         "balance_flop_per_byte": truth.balance,
         "operators": [
-            {"name": s.name, "share": s.share, "half_width": s.half_width, "flop_per_byte": truth.intensity.get(s.name)}
+            {
+                "name": s.name,
+                "share": s.share,
+                "half_width": s.half_width,
+                "flop_per_byte": truth.intensity.get(s.name),
+                "roof_share": truth.reached.get(s.name),
+            }
             for s in top
         ],
     }

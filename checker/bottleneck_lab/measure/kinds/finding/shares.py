@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ class Truth:
     """FLOP a byte at which this machine's memory and arithmetic are equally busy."""
     intensity: dict[str, float]
     """FLOP a byte of each operator, from the recorded shapes; operators of unknown work are missing."""
+    reached: Mapping[str, float] = field(default_factory=dict)
+    """On a GPU, the share (0-1) of what its roofline allows that each operator reaches; empty on a CPU."""
 
     def ranked(self) -> list[Share]:
         return sorted(self.shares.values(), key=lambda share: -share.share)
@@ -103,14 +105,31 @@ def uncertainty(shares: Mapping[str, Share]) -> float:
     return max(share.half_width for share in largest)
 
 
-def intensities(
-    capture: OperatorCapture, work: Callable[[str, Any, Any], tuple[float, float] | None]
-) -> dict[str, float]:
-    """FLOP a byte of each operator over all its calls: sums of both, so that large calls weigh more."""
+Work = Callable[[str, Any, Any], tuple[float, float] | None]
+"""A lab's `judge.work`: FLOP and bytes of a call, from its shapes."""
+
+
+def counted_work(capture: OperatorCapture, work: Work) -> dict[str, tuple[float, float]]:
+    """FLOP and bytes of each operator, summed over all its calls; those of unknown work are missing."""
     sums: dict[str, tuple[float, float]] = {}
     for call in capture.calls:
         found = work(call.name, call.dims, call.concrete)
         if found is not None:
             flop, moved = sums.get(call.name, (0.0, 0.0))
             sums[call.name] = (flop + found[0], moved + found[1])
-    return {name: flop / moved for name, (flop, moved) in sums.items() if moved}
+    return sums
+
+
+def intensities(capture: OperatorCapture, work: Work) -> dict[str, float]:
+    """FLOP a byte of each operator over all its calls: sums of both, so that large calls weigh more."""
+    return {name: flop / moved for name, (flop, moved) in counted_work(capture, work).items() if moved}
+
+
+def reached_shares(capture: OperatorCapture, work: Work, bytes_per_s: float, flops_per_s: float) -> dict[str, float]:
+    """How near each operator comes to its roof: the seconds that these ceilings allow for all its calls, over those that they took."""
+    took = {name: float(times.sum()) / 1e9 for name, times in capture.times.items()}
+    return {
+        name: max(flop / flops_per_s, moved / bytes_per_s) / took[name]
+        for name, (flop, moved) in counted_work(capture, work).items()
+        if took.get(name)
+    }
