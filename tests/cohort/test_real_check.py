@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.executors.local import JOB, LocalExecutor
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.grading.verdict import Outcome
 
 from ..tools import NO_SANDBOX
 from ..weather import machines_fault
+from .slots import NOT_ROOT, slot_users
 from .test_runner import run_until, settled
 
 HOSTILE = """
@@ -44,6 +48,19 @@ def load(device):
 """
 
 
+@contextmanager
+def executor_of(locks: Path) -> Iterator[LocalExecutor]:
+    """One slot, with a user of its own where these tests are root."""
+    if NOT_ROOT:
+        yield LocalExecutor(locks, [])
+        return
+    with slot_users() as users:
+        if users is None:
+            yield LocalExecutor(locks, [])
+        else:
+            yield LocalExecutor(locks, [], command=[users.python, *JOB[1:]], uids=users.uids, place=users.place)
+
+
 @pytest.mark.timed
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
@@ -53,8 +70,9 @@ def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
     for name, text in (("Ada", right), ("Eve", HOSTILE.format(folder=str(room.cohort.folder)))):
         _, token = room.join(name)
         room.submit(token, text, lab="wrong", files={"work.py": text.encode()})
-    runner = room.runner(executor=LocalExecutor(room.cohort.folder / "slots", []))
-    run_until(runner, settled(room), 150)
+    with executor_of(room.cohort.folder / "slots") as executor:
+        run_until(room.runner(executor=executor), settled(room), 150)
+        user = executor.user("cpu0")
     with room.cohort.database.reading() as connection:
         ada, eve = judge_of(room.cohort.public_key).latest(connection)
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
@@ -63,3 +81,4 @@ def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
     assert "SAW" not in json.dumps(documents[1])
     assert documents[0]["attestation"] == "verified"
     assert documents[0]["isolation"]["sandbox"].startswith("bubblewrap")
+    assert documents[0]["isolation"]["user"] == user

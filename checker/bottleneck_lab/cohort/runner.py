@@ -218,7 +218,8 @@ class Runner:
             raise MachineError(
                 "The verdict is about other files than those submitted.", "Look at the runner's machine."
             )
-        signed = sign(msgspec.structs.replace(verdict, binding=lease.binding), self._key)
+        held = {**verdict.isolation, "user": self._executor.user(lease.slot)}
+        signed = sign(msgspec.structs.replace(verdict, binding=lease.binding, isolation=held), self._key)
         document = msgspec.json.encode(signed).decode()
         with self._cohort.database.writing() as connection:
             leases.finish(

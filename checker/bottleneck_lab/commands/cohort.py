@@ -31,6 +31,7 @@ from bottleneck_lab.cohort.runner import Runner, keep_lock
 from bottleneck_lab.cohort.server.serve import Keeper
 from bottleneck_lab.cohort.server.serve import serve as serve_
 from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.slot_users import free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.store.database import explained
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.cohort.view.room import load_room
@@ -53,6 +54,14 @@ Unsandboxed = Annotated[
 NoCgroup = Annotated[
     bool,
     typer.Option("--allow-no-cgroup", help="Measure without limits that the kernel holds; every verdict says so."),
+]
+Uids = Annotated[
+    str | None,
+    typer.Option(
+        "--uids",
+        help="Unprivileged users to run checks as, one a slot, such as 61000-61003. Needs root, which by default takes free ones; '' shares root.",
+        show_default=False,
+    ),
 ]
 Quiet = Annotated[float, typer.Option("--quiet", help="Wait this many seconds at most for an idle, cool machine.")]
 
@@ -94,6 +103,7 @@ def serve(
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
+    uids: Uids = None,
     quiet: Quiet = 20.0,
 ) -> None:
     """Serve the cohort, and print how to join it."""
@@ -103,8 +113,10 @@ def serve(
         reached = (url or cohort.config.url or f"{scheme}://{_address(host)}:{port}").rstrip("/")
         if runner:
             _require_sandbox(allow_unsandboxed, allow_no_cgroup)
+            users = ",".join(map(str, _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed)))
             allowed = {"--allow-unsandboxed": allow_unsandboxed, "--allow-no-cgroup": allow_no_cgroup}
-            command = _runner_command(cohort, gpus, quiet, [option for option, given in allowed.items() if given])
+            options = ["--uids", users, *(option for option, given in allowed.items() if given)]
+            command = _runner_command(cohort, gpus, quiet, options)
             stack.enter_context(Keeper(command))
         _tell_how_to_join(cohort, reached)
         serve_(cohort, host, port, reached, tls=(str(tls[0]), str(tls[1])) if tls else None)
@@ -191,6 +203,7 @@ def runner(
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
+    uids: Uids = None,
     quiet: Quiet = 20.0,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -198,8 +211,10 @@ def runner(
     _log()
     if parent is not None:
         end_with(parent)
+    users: list[int] = []
     if executor == "local":  # on a cluster, each job looks for itself on its node
         _require_sandbox(allow_unsandboxed, allow_no_cgroup)
+        users = _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed, quietly=parent is not None)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -209,7 +224,7 @@ def runner(
         try:
             Runner(
                 cohort,
-                _executor(executor, cohort, gpus, jobs, sbatch or []),
+                _executor(executor, cohort, gpus, jobs, sbatch or [], users),
                 called,
                 sandbox_required=not allow_unsandboxed,
                 limits_required=not allow_no_cgroup,
@@ -219,13 +234,31 @@ def runner(
             os.close(descriptor)
 
 
-def _executor(kind: ExecutorName, cohort: Cohort, gpus: str | None, jobs: int, options: list[str]) -> Executor:
+def _executor(
+    kind: ExecutorName, cohort: Cohort, gpus: str | None, jobs: int, options: list[str], uids: list[int]
+) -> Executor:
     if kind == "slurm":
         return SlurmExecutor(jobs, gpus=gpus != "", options=options)
     if kind == "ray":
         return RayExecutor(jobs, gpus=gpus != "")
+    return LocalExecutor(cohort.folder / "slots", _gpus(gpus), uids=uids)
 
-    return LocalExecutor(cohort.folder / "slots", _gpus(gpus))
+
+def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False) -> list[int]:
+    """The users to run checks as; none where slots share the runner's, which is said. Raises UsageError, and MachineError where they cannot run checks."""
+    root = os.geteuid() == 0
+    given = parse_uids(asked or "")
+    if given and not root:
+        raise UsageError("Only root can run checks as other users.", "Start the runner as root, or leave out --uids.")
+    uids = free_uids(slots) if asked is None and root else given
+    if uids:
+        require_slot_users(uids[:slots], sandbox_required=not allow_unsandboxed)
+    elif not quietly:
+        say(f"{SHARED_USER} Started as root, a runner gives each slot a user of its own.", style="yellow", err=True)
+    return uids
+
+
+SHARED_USER = "Checks of all slots run as this runner's own user, and every verdict says so."
 
 
 def _gpus(asked: str | None) -> list[int]:
@@ -272,7 +305,8 @@ def _show(name: str, room: Any) -> None:
         say("Paused: no check is begun.", style="yellow")
     for one in room.runners:
         busy = sum(slot.busy is not None for slot in one.slots)
-        state = f"{busy} of {len(one.slots)} slots busy" if one.alive(room.now) else "not heard of any more"
+        user = f"; users: {one.health['user']}" if "user" in one.health else ""
+        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not heard of any more"
         say(f"runner {one.name} ({one.executor}): {state}", style=None if one.alive(room.now) else "red")
     for row in room.stuck:
         say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")

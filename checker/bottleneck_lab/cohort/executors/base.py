@@ -53,6 +53,10 @@ class Executor(ABC):
     def slots(self) -> list[Slot]:
         """Room for checks, and the handles of what is under way."""
 
+    def user(self, slot: str) -> str:  # noqa: ARG002 - a cluster's jobs all have one
+        """Which user the checks of a slot run as, as a verdict says it."""
+        return "the cluster's, shared by all checks"
+
     def health(self) -> dict[str, str]:
         """What to know of the machines, for the instructor's page."""
         return {}

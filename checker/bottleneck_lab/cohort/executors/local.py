@@ -16,8 +16,9 @@ from pathlib import Path
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.executors.base import Executor, Progress
 from bottleneck_lab.cohort.gpu_health import gpu_health
+from bottleneck_lab.cohort.slot_users import PLACE, SlotUser
 from bottleneck_lab.cohort.workers import Slot
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import MachineError, UsageError
 
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.job"]
 END_S = 20.0
@@ -25,19 +26,32 @@ END_S = 20.0
 
 
 class LocalExecutor(Executor):
-    """Jobs as processes of this machine, on the GPUs of these indices. `machine`: how many checks of the CPU go on at once, 1 where figures count."""
+    """Jobs as processes of this machine, on the GPUs of these indices. `machine`: how many checks of the CPU go on at once, 1 where figures count.
+
+    `uids`: the users of the slots, GPUs first, with their folders below `place`; without any, jobs run as the runner's own user.
+    """
 
     name = "local"
     survives = False
 
-    def __init__(self, locks: Path, gpus: list[int], *, machine: int = 1, command: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        locks: Path,
+        gpus: list[int],
+        *,
+        machine: int = 1,
+        command: list[str] | None = None,
+        uids: list[int] | None = None,
+        place: Path = PLACE,
+    ) -> None:
         self._locks = locks
         self._command = command or JOB
         self._gpus = [f"gpu{index}" for index in gpus]
         self._machine = [f"cpu{index}" for index in range(machine)]
         self._alone = machine == 1
         self._held: dict[str, list[int]] = {}
-        self._jobs: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._jobs: dict[str, tuple[str, Path, subprocess.Popen[bytes]]] = {}
+        self._users = _slot_users([*self._gpus, *self._machine], uids or [], place)
         locks.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
@@ -70,15 +84,19 @@ class LocalExecutor(Executor):
             "CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu"),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }  # as NVML counts them
-        environment = {**os.environ, **(chosen if device == "cuda" else {})}
+        user = self._users.get(slot)
         try:
+            place = user.take_in(folder) if user else folder
+            command = [*self._command, str(place), str(os.getpid())]
+            environment = user.environment() if user else dict(os.environ)
             with (folder / "log").open("wb") as log:
                 process = subprocess.Popen(
-                    [*self._command, str(folder), str(os.getpid())],
+                    user.command(command) if user else command,
+                    cwd="/" if user else None,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=environment,
+                    env=environment | (chosen if device == "cuda" else {}),
                     pass_fds=self._held[slot],
                     start_new_session=True,
                 )
@@ -87,18 +105,23 @@ class LocalExecutor(Executor):
         self._let_go(slot)  # the job holds the locks now
         self._held[slot] = []
         handle = str(process.pid)
-        self._jobs[handle] = (slot, process)
+        self._jobs[handle] = (slot, folder, process)
         return handle
 
     def poll(self, handle: str) -> Progress:
         if handle not in self._jobs:
             return "lost"
-        return "running" if self._jobs[handle][1].poll() is None else "ended"
+        slot, folder, process = self._jobs[handle]
+        if process.poll() is None:
+            return "running"
+        if user := self._users.get(slot):
+            user.fetch(folder)
+        return "ended"
 
     def cancel(self, handle: str) -> None:
         if handle not in self._jobs:
             return
-        process = self._jobs[handle][1]
+        process = self._jobs[handle][2]
         if process.poll() is None:
             process.terminate()
             try:
@@ -113,19 +136,40 @@ class LocalExecutor(Executor):
         self._held.pop(slot, None)
         if handle is not None:
             self._jobs.pop(handle, None)
+        if user := self._users.get(slot):
+            user.clear()
 
     def _let_go(self, slot: str) -> None:
         for descriptor in self._held.get(slot, []):
             os.close(descriptor)
 
     def slots(self) -> list[Slot]:
-        under_way = {slot: handle for handle, (slot, _) in self._jobs.items()}
+        under_way = {slot: handle for handle, (slot, _, _) in self._jobs.items()}
         return [Slot(name, under_way.get(name)) for name in (*self._gpus, *self._machine)]
 
+    def user(self, slot: str) -> str:
+        if user := self._users.get(slot):
+            return f"uid {user.uid}, of this slot alone"
+        return f"uid {os.geteuid()}, the runner's own, shared by all its slots"
+
     def health(self) -> dict[str, str]:
-        return gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])
+        users = "each slot its own" if self._users else "all slots share the runner's"
+        return {"user": users, **gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])}
 
     def close(self) -> None:
-        for handle, (slot, _) in list(self._jobs.items()):
+        for handle, (slot, _, _) in list(self._jobs.items()):
             self.cancel(handle)
             self.release(slot, handle)
+        for user in self._users.values():
+            user.close()
+        self._users.clear()
+
+
+def _slot_users(slots: list[str], uids: list[int], place: Path) -> dict[str, SlotUser]:
+    """A user for each slot, where any are named. Raises UsageError for too few."""
+    if uids and len(uids) < len(slots):
+        raise UsageError(
+            f"{len(slots)} slots need as many users: {len(uids)} are named.",
+            "Name more with --uids, such as 61000-61003.",
+        )
+    return {slot: SlotUser(uid, place) for slot, uid in zip(slots, uids, strict=False)}

@@ -65,6 +65,37 @@ def limits_problem() -> str:
     return f"the control groups that it may make have no {' and no '.join(missing)}" if missing else ""
 
 
+def delegate_group(name: str, uid: int) -> Path | None:
+    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation"); None where it cannot be made."""
+    parent = _parent_of_groups()
+    if parent is None:
+        return None
+    group = parent / f"bottleneck-lab-{name}"
+    remove_tree(group)
+    try:
+        group.mkdir()
+        for path in (group, *(group / f"cgroup.{file}" for file in ("procs", "subtree_control", "threads"))):
+            os.chown(path, uid, uid)
+    except OSError:
+        return None
+    return group
+
+
+def remove_tree(group: Path) -> None:
+    """Kill what a group and those below it hold, and remove them, the innermost first."""
+    top = Cgroup(group)
+    top.kill()
+    for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+        Cgroup(path).remove()
+    top.remove()
+
+
+def _parent_of_groups() -> Path | None:
+    """Where a new group goes: below this process's own, or beside it once the runner has taken charge."""
+    own = own_group()
+    return own.parent if own is not None and own.name == _OURS else own
+
+
 def _family() -> set[int]:
     """This process, those that led to it, and all that came of it."""
     this = psutil.Process()
@@ -81,10 +112,9 @@ class Cgroup:
     @classmethod
     def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
         """A fresh group, or None where the machine does not let us make one."""
-        own = own_group()
-        if own is None:
+        parent = _parent_of_groups()
+        if parent is None:
             return None
-        parent = own.parent if own.name == _OURS else own
         group = cls(parent / f"bottleneck-lab-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         try:
             group.path.mkdir()
