@@ -99,15 +99,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "sqlite") as room:
         print(f"SQLite (WAL, synchronous=FULL), {asked.uploads} uploads of {BYTES // 1000} KB at once:")
         measure(room, asked.uploads, asked.rounds)
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        (place := Path(folder) / "pg").mkdir()
-        with (
-            postgresql_server(place) as server,
-            opened_room(Path(folder) / "c", server.new_database("uploads")) as room,
-        ):
-            print(f"PostgreSQL, {asked.uploads} uploads of {BYTES // 1000} KB at once:")
-            measure(room, asked.uploads, asked.rounds)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        postgresql_server() as server,
+        opened_room(Path(folder) / "c", server.new_database("uploads")) as room,
+    ):
+        print(f"PostgreSQL, {asked.uploads} uploads of {BYTES // 1000} KB at once:")
+        measure(room, asked.uploads, asked.rounds)
 
 
 if __name__ == "__main__":

@@ -53,3 +53,8 @@ def another_thread(*, known: bool = True) -> Iterator[None]:
         yield
     finally:
         end.set()
+
+
+def ends_with_us(command: list, name: str = "TERM", *options: str) -> list[str]:
+    """A command line whose program is sent the signal of that name when this process ends, even by SIGKILL; `options` are setpriv(1)'s."""
+    return ["setpriv", f"--pdeathsig={name}", *options, "--", *map(str, command)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bottleneck_lab import catalog
@@ -21,6 +22,7 @@ from bottleneck_lab.cohort.intake import Intake
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.runner import Runner
 
+from ..processes import ends_with_us, soon
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 
@@ -37,43 +39,46 @@ def mini(monkeypatch, tmp_path):
     catalog.load_labs.cache_clear()
 
 
-def _postgresql() -> Path | None:
+def _programs() -> Path:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return found[-1].parent if found else None
-
-
-def quietly(folder: Path, *command) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-
-
-@contextmanager
-def postgresql_server(folder: Path):
-    """A PostgreSQL server that listens on a socket in `folder` alone, run by an unprivileged user; its URL without a database."""
-    binaries = _postgresql()
-    if binaries is None:
+    if not found:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-    as_user = ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
-    data = folder / "data"
-    if os.geteuid() == 0:
-        shutil.chown(folder, user)
-    quietly(folder, *as_user, binaries / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "-N")
-    options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c max_connections=60"
-    control = [*as_user, binaries / "pg_ctl", "-D", data, "-w"]
-    quietly(folder, *control, "-l", folder / "log", "-o", options, "start")
-    try:
-        yield PostgreSQL(folder, control, options)
-    finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=False, stdout=subprocess.DEVNULL, cwd=folder)
+    return found[-1].parent
 
 
-@dataclass
 class PostgreSQL:
-    """A running server."""
+    """A server that listens on a socket in `folder` alone, run by an unprivileged user. It ends when the process that started it does, however that ends."""
 
-    folder: Path
-    control: list
-    options: str
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._programs = folder, _programs()
+        self._as_user = []
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres")
+            self._as_user = ["--reuid=postgres", "--regid=postgres", "--init-groups"]
+        make = [self._programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "-N"]
+        subprocess.run(["setpriv", *self._as_user, "--", *make], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        self.start()
+
+    def start(self) -> None:
+        options = {"listen_addresses": "", "unix_socket_directories": self.folder, "max_connections": 60}
+        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        command = [self._programs / "postgres", "-D", self.folder / "data", *words]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ends_with_us(command, "QUIT", *self._as_user), cwd=self.folder, stdout=log, stderr=log
+            )
+        ready = [self._programs / "pg_isready", "-q", "-h", self.folder]
+        assert soon(lambda: subprocess.run(ready, check=False).returncode == 0), (self.folder / "log").read_text()
+
+    def kill(self) -> None:
+        """End every process of the server at once, as a crash would."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
+
+    def kill_and_start(self) -> None:
+        """A crash, then a start that has to recover."""
+        self.kill()
+        self.start()
 
     def url(self, name: str) -> str:
         return f"postgresql://postgres@/{name}?host={self.folder}"
@@ -85,20 +90,39 @@ class PostgreSQL:
             connection.execute(f'CREATE DATABASE "{name}"')
         return self.url(name)
 
-    def kill_and_start(self) -> None:
-        """`kill -9` of every process of the server, then a start that has to recover."""
-        quietly(self.folder, *self.control, "-m", "immediate", "stop")
-        quietly(self.folder, *self.control, "-l", self.folder / "log", "-o", self.options, "start")
+
+@contextmanager
+def postgresql_server():
+    """A running server in a folder of its own."""
+    _remove_left_behind()
+    folder = Path(tempfile.mkdtemp(prefix="lab-pg-", dir="/tmp"))  # a socket's path has at most 107 bytes
+    try:
+        server = PostgreSQL(folder)
+        yield server
+        server.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left_behind() -> None:
+    """The folders of servers that ended with a test that was killed, an hour ago or more."""
+    for folder in Path("/tmp").glob("lab-pg-*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > 3600 and not _is_served(folder):
+                shutil.rmtree(folder)
+
+
+def _is_served(folder: Path) -> bool:
+    try:
+        return psutil.Process(int((folder / "data" / "postmaster.pid").read_text().split()[0])).name() == "postgres"
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return False
 
 
 @pytest.fixture(scope="session")
 def postgresql():
-    folder = Path(tempfile.mkdtemp(prefix="lab-pg-", dir="/tmp"))  # a socket's path has at most 107 bytes
-    try:
-        with postgresql_server(folder) as server:
-            yield server
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgresql_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

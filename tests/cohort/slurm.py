@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..processes import soon
+from ..processes import ends_with_us, soon
 from .serving import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
@@ -64,7 +64,9 @@ class Cluster:
 
     def run(self, name: str, command: list[str]) -> None:
         with (self.folder / "out.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self.processes[name] = subprocess.Popen(
+                ends_with_us(command), stdout=log, stderr=log, start_new_session=True
+            )
 
     def kill(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGKILL)
