@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -182,7 +183,7 @@ def test_every_slot_needs_a_user(tmp_path):
 def test_a_runner_that_is_not_root_says_what_it_lacks(sqlite_room, monkeypatch):
     monkeypatch.setattr(commands, "_require_sandbox", lambda *_: None)
     monkeypatch.setattr(commands.Runner, "run", lambda *_: None)
-    monkeypatch.setattr(commands.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(commands, "os", SimpleNamespace(geteuid=lambda: 1000, close=os.close))
     words = ["cohort", "runner", "--folder", str(sqlite_room.cohort.folder), "--gpus", ""]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
@@ -190,5 +191,5 @@ def test_a_runner_that_is_not_root_says_what_it_lacks(sqlite_room, monkeypatch):
     refused = CliRunner().invoke(app, [*words, "--uids", "61000"])
     assert isinstance(refused.exception, UsageError)
     executor = LocalExecutor(sqlite_room.cohort.folder / "slots", [])
-    assert executor.user("cpu0") == "uid 1000, the runner's own, shared by all its slots"
+    assert executor.user("cpu0") == f"uid {os.geteuid()}, the runner's own, shared by all its slots"
     assert executor.health()["user"] == "all slots share the runner's"
