@@ -100,7 +100,7 @@ def instructors(place: Path, folder: Path, home: Path) -> None:
     """What an instructor does while it runs."""
     about = ("--folder", str(folder))
     (place / "roster.csv").write_text("student_id,name\ns1,Grace Hopper\n")
-    assert "1 learners added" in good("cohort", "roster", "roster.csv", *about, home=home)
+    assert "Roster: 1 added, 0 corrected." in good("cohort", "roster", "roster.csv", *about, home=home)
     good("cohort", "export", "nbgrader", "-o", "grades.csv", *about, home=home)
     assert "Hopper" in (place / "grades.csv").read_text()
     assert "password" in good("cohort", "staff", "Grace", *about, home=home)

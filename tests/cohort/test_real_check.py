@@ -49,7 +49,7 @@ def load(device):
 
 
 @contextmanager
-def executor_of(locks: Path) -> Iterator[LocalExecutor]:
+def executor_of(locks: Path, monkeypatch) -> Iterator[LocalExecutor]:
     """One slot, with a user of its own where these tests are root."""
     if NOT_ROOT:
         yield LocalExecutor(locks, [])
@@ -58,19 +58,20 @@ def executor_of(locks: Path) -> Iterator[LocalExecutor]:
         if users is None:
             yield LocalExecutor(locks, [])
         else:
+            monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(users.shared))
             yield LocalExecutor(locks, [], command=[users.python, *JOB[1:]], uids=users.uids, place=users.place)
 
 
 @pytest.mark.timed
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
-def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room):
+def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room, monkeypatch):
     room = sqlite_room
     lab = catalog.find_lab("wrong")
     right = (lab.solution / "work.py").read_text() + "\n# my own\n"
     for name, text in (("Ada", right), ("Eve", HOSTILE.format(folder=str(room.cohort.folder)))):
         _, token = room.join(name)
         room.submit(token, text, lab="wrong", files={"work.py": text.encode()})
-    with executor_of(room.cohort.folder / "slots") as executor:
+    with executor_of(room.cohort.folder / "slots", monkeypatch) as executor:
         run_until(room.runner(executor=executor), settled(room), 150)
         user = executor.user("cpu0")
     with room.cohort.database.reading() as connection:

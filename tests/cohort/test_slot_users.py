@@ -192,4 +192,4 @@ def test_a_runner_that_is_not_root_says_what_it_lacks(sqlite_room, monkeypatch):
     assert isinstance(refused.exception, UsageError)
     executor = LocalExecutor(sqlite_room.cohort.folder / "slots", [])
     assert executor.user("cpu0") == f"uid {os.geteuid()}, the runner's own, shared by all its slots"
-    assert executor.health()["user"] == "all slots share the runner's"
+    assert executor.health()["user"] == "the runner's, shared by all slots"

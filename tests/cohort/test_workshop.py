@@ -133,7 +133,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path)
         learner.start()
     while any(learner.is_alive() for learner in learners):
         page.wait_for_timeout(100)
-    page.wait_for_selector("text=Nothing waits.", timeout=30_000)
+    page.wait_for_selector("text=The queue is empty.", timeout=30_000)
     assert {outcome for name, outcome in ended.items() if name[3:] in ("right", "slow")} == {"PASS"}
     assert {outcome for name, outcome in ended.items() if "wrong" in name or "hostile" in name} == {"FAIL"}
     page.wait_for_function("document.querySelectorAll('.matrix .cell.pass').length === 18", timeout=10_000)

@@ -305,8 +305,8 @@ def _show(name: str, room: Any) -> None:
         say("Paused: no check is begun.", style="yellow")
     for one in room.runners:
         busy = sum(slot.busy is not None for slot in one.slots)
-        user = f"; users: {one.health['user']}" if "user" in one.health else ""
-        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not heard of any more"
+        user = f"; user: {one.health['user']}" if "user" in one.health else ""
+        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not heard from any more"
         say(f"runner {one.name} ({one.executor}): {state}", style=None if one.alive(room.now) else "red")
     for row in room.stuck:
         say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")
@@ -326,7 +326,7 @@ def roster(
         added, corrected = enter_roster(connection, learners, cohort.database.clock())
         if only:
             change_settings(connection, roster_only=True)
-    say(f"{added} learners added, {corrected} corrected.", style="green")
+    say(f"Roster: {added} added, {corrected} corrected.", style="green")
 
 
 def export(

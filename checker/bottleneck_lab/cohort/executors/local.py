@@ -153,7 +153,7 @@ class LocalExecutor(Executor):
         return f"uid {os.geteuid()}, the runner's own, shared by all its slots"
 
     def health(self) -> dict[str, str]:
-        users = "each slot its own" if self._users else "all slots share the runner's"
+        users = "one for each slot" if self._users else "the runner's, shared by all slots"
         return {"user": users, **gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])}
 
     def close(self) -> None:

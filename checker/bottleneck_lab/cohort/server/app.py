@@ -31,6 +31,7 @@ from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def figure(value: float | None, unit: str = "") -> str:
-    """A measured number with three digits."""
-    return "–" if value is None else f"{value:.3g}{unit}"
+    """A measured number with its unit, as verdicts show it."""
+    return "–" if value is None else format_figure(value, unit)
 
 
 def create_app(cohort: Cohort, url: str) -> FastAPI:

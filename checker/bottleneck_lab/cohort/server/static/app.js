@@ -59,10 +59,11 @@ function histogram(place) {
     plot.ctx.stroke();
     plot.ctx.restore();
   };
+  const percent = unit === "share" && { values: (_, ticks) => ticks.map((tick) => `${+(100 * tick).toPrecision(4)}%`) };
   const options = {
     width: place.clientWidth, height: 240, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false, range: [low - room, high + room] }, y: { range: (_, __, most) => [0, Math.max(1, most)] } },
-    axes: [{ ...axis, label: unit ? `measured (${unit})` : "measured", labelFont: "14px system-ui" }, { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100], size: 40 }],
+    axes: [{ ...axis, ...percent, label: unit && !percent ? `measured (${unit})` : "measured", labelFont: "14px system-ui" }, { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100], size: 40 }],
     series: [{}, { paths: uPlot.paths.bars({ size: [0.9, 60] }), fill: colour("--link"), points: { show: false } }],
     hooks: { draw: [line] },
   };
