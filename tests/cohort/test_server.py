@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab.cohort import people
 from bottleneck_lab.cohort.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
-from bottleneck_lab.cohort.server.app import ROUTERS
+from bottleneck_lab.cohort.server.app import ROUTERS, figure
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
@@ -263,3 +263,10 @@ def test_the_same_body_as_a_learners_client_sends_decodes(served):
     """The client's own encoding, so that both ends agree."""
     asked = served.room.submission()
     assert msgspec.json.decode(msgspec.json.encode(asked), type=Submission) == asked
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"), [(0.8, "share", "80%"), (1.3, "s", "1.3 s"), (2.5, "x", "2.5x"), (None, "", "–")]
+)
+def test_figures_read_on_a_page_as_in_a_verdict(value, unit, shown):
+    assert figure(value, unit) == shown
