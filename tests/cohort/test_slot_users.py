@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort import slot_users as module
 from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.folder import Config, create_cohort, open_cohort
 from bottleneck_lab.cohort.job import read_result
+from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.slot_users import SlotUser, free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.commands import cohort as commands
@@ -131,6 +133,21 @@ def test_a_job_ends_with_its_runner_also_as_another_user(sqlite_room, users, mon
     assert job.uids().real == users.uids[0]
     runner.stop()
     assert not job.is_running()
+
+
+@ROOT
+def test_a_runner_that_is_root_leaves_the_folder_to_the_servers_user(tmp_path):
+    folder, uid = tmp_path / "cohort", 61000
+    create_cohort(folder, Config("Autumn workshop"))
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, uid, uid)
+    with open_cohort(folder) as cohort:
+        assert cohort.key().public_key()
+        with cohort.database.writing() as connection:
+            change_settings(connection, paused=True)
+        databases = list(folder.glob("cohort.db*"))
+        assert len(databases) > 1  # the log that SQLite writes first
+        assert {path.stat().st_uid for path in databases} == {uid}
 
 
 @ROOT
