@@ -1,8 +1,12 @@
 """Before and after of `resnet-latency`: the shipped script, the solution and every variant, in turns, on new pictures.
 
     python benchmarks/resnet_latency.py [--photos DIR] [--device cpu] [--calls 20] [--write docs/measured/resnet_latency.md]
+    python benchmarks/resnet_latency.py --host [--write docs/measured/resnet_latency_host.md]
 
 Each runs in a process of its own, as in a check; what is timed is what a caller sees, from sending the bytes to having the answer.
+
+With --host the network is one convolution, and pictures are those of `cuda`: what is left is the host's part of a request there, on one thread. From it
+follows what a request takes on machines that were assumed, none of them measured.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import types
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +37,52 @@ def implementations():
     variants = sorted((ROOT / "tests" / "variants" / "resnet-latency").glob("*/predict.py"))
     solution = ROOT / "solutions" / "resnet-latency" / "predict.py"
     return {"shipped": LAB / "predict.py", "solution": solution} | {path.parent.name: path for path in variants}
+
+
+ASSUMED = {
+    "laptop, small GPU": (2.5, 12.0, 7.0),
+    "A100, cloud host": (1.2, 8.0, 7.0),
+    "H100 or H200, 2023 server": (1.6, 6.0, 5.0),
+    "this host, GPU never waited for": (1.0, 8.0, 7.0),
+    "fastest host, slowest GPU": (3.3, 12.0, 8.0),
+}
+"""How many times as fast as this one a host is; then milliseconds of the network, called layer by layer, as shipped and with the usual fixes (16 bits, no
+autograd). Assumed: some 170 launches of 25 to 45 µs each, unless the GPU is slower than that.
+"""
+
+
+def without_network():
+    """Puts one convolution in the network's place, and has nothing compiled for it."""
+
+    class Small(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = torch.nn.Conv2d(3, 8, 7, 32, 3, bias=False), torch.nn.BatchNorm2d(8)
+            self.fc = torch.nn.Linear(8, 1000)
+
+        def forward(self, image):
+            return self.fc(self.bn1(self.conv1(image)).mean((2, 3)))
+
+    sys.modules["weights"] = types.SimpleNamespace(load_resnet50=lambda: Small().eval())
+    torch.compile = lambda network, **_: network
+
+
+def expected(host_ms):
+    """By machine of ASSUMED: what share (0-1) of a shipped request its preprocessing is; then by script the times as fast, and its milliseconds."""
+    found = {}
+    for machine, (faster, shipped_ms, fixed_ms) in ASSUMED.items():
+        before = host_ms["shipped"] / faster + shipped_ms
+        after = {name: ms / faster + fixed_ms for name, ms in host_ms.items() if name != "shipped"}
+        found[machine] = (1 - shipped_ms / before, {name: (before / ms, ms) for name, ms in after.items()})
+    return found
+
+
+def expected_table(host_ms):
+    lines = ["| machine | preprocessing, share | slowest fix | its p50, ms |", "| --- | --- | --- | --- |"]
+    for machine, (share, fixes) in expected(host_ms).items():
+        name = min(fixes, key=lambda fix: fixes[fix][0])
+        lines.append(f"| {machine} | {share:.0%} | {name}, {fixes[name][0]:.1f}x | {fixes[name][1]:.0f} |")
+    return "\n".join(lines)
 
 
 def serve(script, device, pipe):
@@ -65,10 +116,14 @@ def timed(pipe, jpeg):
 
 
 def load_judge():
-    spec = importlib.util.spec_from_file_location("judge", LAB / "judge.py")
-    judge = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(judge)
-    return judge
+    return load_module(LAB / "judge.py")
+
+
+def load_module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def compare(pipes, photos, settings, calls):
@@ -104,22 +159,57 @@ def main():
     parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--calls", type=int, default=20)
+    parser.add_argument("--host", action="store_true")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"][options.device]["settings"]["judge"]
+    text = host(options) if options.host else whole(options)
+    print(text)
+    if options.write:
+        options.write.write_text(text + "\n")
+
+
+def host(options):
+    """The host's part of a request on `cuda`, and what follows from it."""
+    without_network()
+    sys.path.insert(0, str(LAB))
+    scripts = {name: load_module(path).load("cpu") for name, path in implementations().items()}
+    torch.set_num_threads(1)
+    judge, times = load_judge(), {name: [] for name in scripts}
+    settings, rng = settings_of("cuda"), np.random.default_rng()
+    for _ in range(options.calls + 1):
+        [jpeg] = judge.make_inputs(rng, settings["photos"], options.photos, settings)
+        for name, predict in scripts.items():
+            began = time.perf_counter()
+            predict(jpeg)
+            times[name].append(1000 * (time.perf_counter() - began))
+    host_ms = {name: statistics.median(row[1:]) for name, row in times.items()}
+    rows = "\n".join(f"| {name} | {ms:.1f} |" for name, ms in host_ms.items())
+    return (
+        f"`python benchmarks/resnet_latency.py --host --calls {options.calls}`, {platform.machine()}, one thread of {os.cpu_count()} cores, no GPU, "
+        f"{time.strftime('%B %Y')}. Measured: a request without its network.\n\n"
+        f"| script | host's part, ms |\n| --- | --- |\n{rows}\n\n"
+        f"Calculated from these, never measured, with what `ASSUMED` in the benchmark says of hosts and networks:\n\n{expected_table(host_ms)}"
+    )
+
+
+def settings_of(device):
+    """What the judge reads of lab.toml."""
+    return tomllib.loads((LAB / "lab.toml").read_text())["devices"][device]["settings"]["judge"]
+
+
+def whole(options):
+    """Requests from end to end, on this machine."""
+    settings = settings_of(options.device)
     started = {name: start(script, options.device) for name, script in implementations().items()}
     times, far = compare({name: pipe for name, (pipe, _) in started.items()}, options.photos, settings, options.calls)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{len(os.sched_getaffinity(0))} cores"
     for pipe, _ in started.values():
         pipe.send(b"")
-    text = (
+    return (
         f"`python benchmarks/resnet_latency.py --device {options.device} --calls {options.calls}`, torch {torch.__version__}, "
         f"{platform.machine()}, {machine}, {time.strftime('%B %Y')}.\n\n"
         + table(times, far, {name: seconds for name, (_, seconds) in started.items()})
     )
-    print(text)
-    if options.write:
-        options.write.write_text(text + "\n")
 
 
 if __name__ == "__main__":

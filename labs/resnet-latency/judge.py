@@ -47,7 +47,7 @@ def _photograph(path: Path) -> Image.Image:
 def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[bytes]:
     """A JPEG that nobody has seen: drawn from the traffic with a secret seed."""
     draw = random.Random(int(rng.integers(1 << 62)))
-    photo = _photograph(draw.choice(_files(data / case)))
+    photo = _photograph(draw.choice(_files(data / traffic().PHOTOS)))
     return [traffic().request(photo, traffic().SIZES[case], draw)]
 
 

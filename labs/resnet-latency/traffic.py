@@ -7,14 +7,15 @@ from pathlib import Path
 
 from PIL import Image, ImageEnhance
 
-# Width and height by the set of photographs they are taken from. Web servers with a GPU get thumbnails; the machines without
-# one sit in branch offices and get what a telephone's camera makes, 4 megapixels.
-SIZES = {"small": (512, 384), "large": (2304, 1728)}
+# Width and height by size of traffic. Web servers with a GPU get what a browser uploads, 1.2 megapixels; the machines without one sit in
+# branch offices and get what a telephone's camera makes, 4 megapixels.
+SIZES = {"medium": (1280, 960), "large": (2304, 1728)}
+PHOTOS = "large"  # the set of photographs that both are taken from
 
 
-def set_of(device: str) -> str:
-    """Which set of photographs is sent to a server of this kind."""
-    return "small" if device.startswith("cuda") else "large"
+def size_for(device: str) -> str:
+    """Which of these sizes is sent to a server of this kind."""
+    return "medium" if device.startswith("cuda") else "large"
 
 
 def request(photo: Image.Image, size: tuple[int, int], draw: random.Random) -> bytes:
@@ -34,8 +35,7 @@ def request(photo: Image.Image, size: tuple[int, int], draw: random.Random) -> b
 
 def requests(photos: Path, device: str, count: int) -> Iterator[bytes]:
     """`count` requests made from the photographs in `photos`, the folder that datasets/photos.py made."""
-    kind = set_of(device)
-    files = sorted((photos / kind).glob("*.jpg"))
+    files = sorted((photos / PHOTOS).glob("*.jpg"))
     for number in range(count):
         photo = Image.open(files[number % len(files)]).convert("RGB")
-        yield request(photo, SIZES[kind], random.Random(number))
+        yield request(photo, SIZES[size_for(device)], random.Random(number))
