@@ -182,7 +182,7 @@ def host(options):
             began = time.perf_counter()
             predict(jpeg)
             times[name].append(1000 * (time.perf_counter() - began))
-    host_ms = {name: statistics.median(row[1:]) for name, row in times.items()}
+    host_ms = {name: round(statistics.median(row[1:]), 1) for name, row in times.items()}
     rows = "\n".join(f"| {name} | {ms:.1f} |" for name, ms in host_ms.items())
     return (
         f"`python benchmarks/resnet_latency.py --host --calls {options.calls}`, {platform.machine()}, one thread of {os.cpu_count()} cores, no GPU, "
