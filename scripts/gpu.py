@@ -350,11 +350,11 @@ def grade(slug: str, what: str) -> dict[str, Any]:
     """One submission's verdict on `cuda`, by the function that grades learners, and what it should have been."""
     import msgspec
 
-    from bottleneck_lab.commands import dev
+    from bottleneck_lab.commands import proving
 
     lab = lab_called(slug)
-    verdict = dev._check(lab, submissions(lab)[what], DEVICE)
-    problems = dev._starter_problems(lab, verdict) if what == "starter" else dev._pass_problems(verdict)
+    verdict = proving.check(lab, submissions(lab)[what], DEVICE)
+    problems = proving.starter_problems(lab, verdict) if what == "starter" else proving.pass_problems(verdict)
     criteria = [{"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria]
     return {
         "problems": problems,
@@ -369,7 +369,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     """One capture of a lab's code on `cuda`, cut and freed of names, as a file below `into`."""
     from bottleneck_lab.capture import workload
-    from bottleneck_lab.commands import dev
+    from bottleneck_lab.commands import proving
     from bottleneck_lab.workspace.dataset import data_folder
     from bottleneck_lab.workspace.home import home
     from bottleneck_lab.workspace.start import start_workspace
@@ -380,7 +380,7 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
         workspace, out = Path(scratch, "workspace"), Path(scratch, "out")
         out.mkdir()
         start_workspace(lab, workspace, DEVICE)
-        dev._lay_out(lab, submissions(lab)[what], workspace)
+        proving.lay_out(lab, submissions(lab)[what], workspace)
         trace = workload.profile(
             lab,
             workspace,

@@ -43,11 +43,11 @@ def prove(lab: Lab, device: str | None, only: Part | None, name: str | None) -> 
         yield _row(lab, "starter", "", chosen, verdict, starter_problems(lab, verdict), _missed(verdict))
     if name is None and only in (None, "solution"):
         verdict = check(lab, lab.solution, chosen)
-        yield _row(lab, "solution", "", chosen, verdict, _pass_problems(verdict))
+        yield _row(lab, "solution", "", chosen, verdict, pass_problems(verdict))
     for folder in variants(lab, chosen) if only in (None, "variants") else []:
         if name in (None, folder.name):
             verdict = check(lab, folder, chosen)
-            yield _row(lab, "variants", folder.name, chosen, verdict, _pass_problems(verdict))
+            yield _row(lab, "variants", folder.name, chosen, verdict, pass_problems(verdict))
     if only in (None, "mutants"):
         yield from _prove_mutants(lab, chosen, name)
 
@@ -126,7 +126,8 @@ def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
     return wrong if wanted in (*_SLOW, "wrong diagnosis") else []
 
 
-def _pass_problems(verdict: Verdict) -> list[str]:
+def pass_problems(verdict: Verdict) -> list[str]:
+    """Why right work is not what it must be."""
     return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {_said(verdict)}"]
 
 
@@ -144,7 +145,7 @@ def check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = Fa
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
-        _lay_out(lab, folder, workspace)
+        lay_out(lab, folder, workspace)
         verdict = _check_there(lab, folder, workspace, device, sandbox_required)
         answers = measured_answers(verdict.measurement)
         if folder == lab.path or verdict.reason != "wrong diagnosis" or not answers:
@@ -176,7 +177,8 @@ def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device, sandbo
         )
 
 
-def _lay_out(lab: Lab, folder: Path, workspace: Path) -> None:
+def lay_out(lab: Lab, folder: Path, workspace: Path) -> None:
+    """Puts into `workspace` what a learner may edit, of `folder`, with the diagnosis that belongs to it."""
     for name in (*lab.spec.editable, "diagnosis.toml"):
         beside = lab.path if folder == lab.path else lab.solution
         source = next((path for path in (folder / name, beside / name, lab.path / name) if path.is_file()), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.capture.doctor import gpus
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 ROOT = Path(__file__).parents[3]
 
@@ -226,6 +227,44 @@ def test_names_of_gpus_are_names_of_files(gpu):
 
 def event(name, ts, cat="cpu_op", **args):
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 1.0, "args": args}
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "right"), [("starter", "FAIL", True), ("starter", "PASS", False), ("solution", "PASS", True)]
+)
+def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outcome, right):
+    verdict = Verdict(
+        outcome=Outcome(outcome),
+        reason="correct but slow" if outcome == "FAIL" else None,
+        summary="As it came out.",
+        lab="resnet-latency",
+        lab_hash="",
+        submission_hash="",
+        device="cuda",
+        criteria=[CriterionResult("right-answers", "correctness", True, "Right.")],
+        environment={},
+        isolation={},
+        started_at="",
+        duration_s=1.0,
+    )
+    monkeypatch.setattr("bottleneck_lab.commands.proving.check", lambda *_: verdict)
+    record = gpu.grade("resnet-latency", what)
+    assert (not record["problems"], record["outcome"]) == (right, outcome)
+    json.dumps(record)
+
+
+def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch, tmp_path):
+    def profile(lab, workspace, device, tool, *, out, **_):
+        assert (lab.slug, device, tool) == ("resnet-latency", "cuda", "torch")
+        assert "CUDAGraph" in (workspace / "predict.py").read_text()
+        trace = out / "trace.json.gz"
+        trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+        return trace
+
+    monkeypatch.setattr("bottleneck_lab.capture.workload.profile", profile)
+    monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
+    kept = gpu.capture("resnet-latency", "solution", "torch", tmp_path / "kept")
+    assert kept["file"] == "resnet-latency-solution-torch.json.gz"
 
 
 def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
