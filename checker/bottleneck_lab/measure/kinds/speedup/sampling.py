@@ -14,6 +14,9 @@ from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, SAMPLES, Case
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 
+FAILED_S = 15.0
+"""Seconds for further answers of code that has been found too slow: they can only change the reason, and a learner waits."""
+
 
 def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
     """The lab's criteria that pairs can decide, by id. `doubt` (0–1): by how much two runs of the same code differed here."""
@@ -34,7 +37,7 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
         _settle_slowest(workers, cases, tests, further.clock() - begin)
-    further.rest(beyond_s=max_s if any(case.failed() for case in cases) else math.inf)
+    further.rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
     return cases
 
 
