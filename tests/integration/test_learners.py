@@ -362,7 +362,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     answers = measured_answers(lab, timeline)
     told = run("diagnose", *(text for key, value in answers.items() for text in ("-a", f"{key}={value}")))
     assert "✓" not in told, "whether it is right is not known yet"
-    assert "the program waits for the device at most 1 times" in told, "the limit that the brief keeps back"
+    assert "the program waits for the device at most 1 time" in told, "the limit that the brief keeps back"
     assert "synchronisation" in run("report"), "the diagnosis is committed: causes are shown"
     shutil.copy(ROOT / "tests" / "variants" / lab.slug / "weighs_positions" / "train.py", place)
     verdict = run("check")

@@ -186,11 +186,17 @@ def _sentence(text: str) -> str:
 
 def _count(n: int, things: str) -> str:
     """Such as `12 blocks`, `1 block`, `1 batch`."""
+    return f"{n} {_singular(things) if n == 1 else things}"
+
+
+def _singular(things: str) -> str:
     ending = "es" if things.endswith(("ches", "shes", "sses", "xes")) else "s"
-    return f"{n} {things.removesuffix(ending) if n == 1 else things}"
+    return things.removesuffix(ending)
 
 
-def _suffix(unit: str) -> str:
+def _suffix(unit: str, number: str) -> str:
+    if number == "1" and unit.isalpha() and unit.endswith("s") and len(unit) > 2:
+        unit = _singular(unit)
     return {"share": "%", "x": "x", "%": "%", "": ""}.get(unit, f" {unit}")
 
 
@@ -199,6 +205,16 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
 
     Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80% is asked for.
     """
+    number = _number(value, unit, against)
+    return f"{number}{_suffix(unit, number)}" if math.isfinite(value) else number
+
+
+def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
+    """Two figures with one unit, such as `39–43%`."""
+    return f"{_number(low, unit, against)}–{format_figure(high, unit, against)}"
+
+
+def _number(value: float, unit: str, against: float | None) -> str:
     if not math.isfinite(value):
         return str(value)
     for digits in range(8):
@@ -208,17 +224,12 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
     return text
 
 
-def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
-    """Two figures with one unit, such as `39–43%`."""
-    return f"{format_figure(low, unit, against).removesuffix(_suffix(unit))}–{format_figure(high, unit, against)}"
-
-
 def _digits(value: float, unit: str, more: int) -> str:
     scaled = value * 100 if unit == "share" else value
     size = math.floor(math.log10(abs(scaled))) if scaled else 0
     places = more if unit == "share" and abs(scaled) >= 10 else max(0, 2 - size) + more
     text = f"{scaled:,.{places}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{_suffix(unit)}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class Stopped(NamedTuple):
