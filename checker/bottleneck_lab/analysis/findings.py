@@ -373,7 +373,7 @@ def _copies(seen: Evidence) -> list[Finding]:
     if share >= COPY_SHARE:
         moved = sum(row.bytes for row in seen.copies)
         count = sum(row.calls for row in seen.copies)
-        evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / 1e6:.1f} MB in {count} copies."
+        evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / (1 << 20):.1f} MiB in {count} copies."
         advice = (
             "Copy from pinned memory with non_blocking=True on a stream of its own, send smaller types (uint8 images), "
             "and keep on the device what is used again."
@@ -527,7 +527,7 @@ def _memory(seen: Evidence) -> list[Finding]:
         growth = use.growth_bytes_per_step
         if use.steps >= 4 and growth > max(0.002 * use.peak_bytes, 64 << 10):
             where = "the host" if use.device < 0 else f"device {use.device}"
-            evidence = f"Memory held on {where} grows by {growth / 1e6:.2f} MB every step (peak {use.peak_bytes / 1e6:.1f} MB)."
+            evidence = f"Memory held on {where} grows by {growth / (1 << 20):.2f} MiB every step (peak {use.peak_bytes / (1 << 20):.1f} MiB)."
             advice = "Look for what keeps tensors alive: losses appended with their graph (use .detach() or .item()), growing lists, caches, hooks."
             found.append(
                 _finding("memory-growth", "Memory grows from step to step", evidence, "memory-bound", advice, 0.0)
