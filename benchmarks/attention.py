@@ -23,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -294,7 +295,7 @@ def _panel(rows: list[dict], colors: dict[str, str]) -> str:
 
 def merged(file: Path, measured: list[dict]) -> list[dict]:
     """The rows of a file together with these, which take the place of those of the same shape."""
-    place = lambda row: (row["threads"], row["length"], row["dim"], row["causal"])  # noqa: E731 - a key in two places
+    place = itemgetter("threads", "length", "dim", "causal")
     old = json.loads(file.read_text())["rows"] if file.is_file() else []
     return sorted({place(row): row for row in [*old, *measured]}.values(), key=place)
 

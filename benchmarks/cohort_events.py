@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
 os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
 
-import psutil  # noqa: E402 - after the course is chosen
-from tests.cohort.conftest import opened_room  # noqa: E402
-from tests.cohort.serving import log_in, serving  # noqa: E402
+import psutil
+from tests.cohort.conftest import opened_room
+from tests.cohort.serving import log_in, serving
 
-from bottleneck_lab.cohort import people  # noqa: E402
-from bottleneck_lab.cohort.settings import change_settings  # noqa: E402
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.settings import change_settings
 
 
 class Page:

@@ -23,17 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
 os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
 
-from tests.cohort.conftest import opened_room  # noqa: E402 - after the course is chosen
-from tests.cohort.fake_job import COMMAND  # noqa: E402
-from tests.cohort.slurm import slurm_cluster  # noqa: E402
-from tests.cohort.test_runner import run_until, settled  # noqa: E402
+from tests.cohort.conftest import opened_room
+from tests.cohort.fake_job import COMMAND
+from tests.cohort.slurm import slurm_cluster
+from tests.cohort.test_runner import run_until, settled
 
-from bottleneck_lab.cohort.executors.base import Executor  # noqa: E402
-from bottleneck_lab.cohort.executors.local import LocalExecutor  # noqa: E402
-from bottleneck_lab.cohort.executors.ray import RayExecutor  # noqa: E402
-from bottleneck_lab.cohort.executors.slurm import SlurmExecutor  # noqa: E402
-from bottleneck_lab.cohort.settings import change_settings  # noqa: E402
-from bottleneck_lab.cohort.store import tables  # noqa: E402
+from bottleneck_lab.cohort.executors.base import Executor
+from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.executors.ray import RayExecutor
+from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
+from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.store import tables
 
 LEARNERS = 10
 

@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
 os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
 
-import msgspec  # noqa: E402 - after the course is chosen
-import psutil  # noqa: E402
-from tests.cohort.conftest import Room, opened_room, postgresql_server  # noqa: E402
-from tests.cohort.serving import serving  # noqa: E402
+import msgspec
+import psutil
+from tests.cohort.conftest import Room, opened_room, postgresql_server
+from tests.cohort.serving import serving
 
-from bottleneck_lab.catalog import find_lab  # noqa: E402
-from bottleneck_lab.cohort.protocol import Submission  # noqa: E402
-from bottleneck_lab.cohort.store import tables  # noqa: E402
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cohort.protocol import Submission
+from bottleneck_lab.cohort.store import tables
 
 BYTES = 50_000
 

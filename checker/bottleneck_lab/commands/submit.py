@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.handing_in import capture_files, gather
@@ -18,7 +17,7 @@ from bottleneck_lab.commands.evidence import evidence_capture, figures
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
-from bottleneck_lab.grading.attest import verify_bytes
+from bottleneck_lab.grading.attest import public_key_of, verify_bytes
 from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import load_record
@@ -64,7 +63,7 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
     submission = gather(workspace, _device(workspace, device), _figures(workspace), capture)
     keep_unsent(submission)
     accepted = client.submit(submission)
-    problem = receipt_problem(accepted.receipt, load_pem_public_key(membership.joined.public_key.encode()))  # type: ignore[arg-type]
+    problem = receipt_problem(accepted.receipt, public_key_of(membership.joined.public_key.encode()))
     if problem:
         raise MachineError(
             f"The server's receipt is not genuine: {problem}",
@@ -166,7 +165,7 @@ def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) ->
     """The verdict, which is believed only with the cohort's signature on it. Exits with its code."""
 
     joined, document = membership.joined, standing.verdict or ""
-    checked = verify_bytes(document.encode(), load_pem_public_key(joined.public_key.encode()))  # type: ignore[arg-type]
+    checked = verify_bytes(document.encode(), public_key_of(joined.public_key.encode()))
     bound = checked.verdict.binding if checked.verdict else None
     if (
         not checked.ok

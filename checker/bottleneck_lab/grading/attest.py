@@ -277,11 +277,18 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     """A published key. Raises UsageError when the file is not an Ed25519 public key in PEM form."""
     remedy = "Ask your instructor for the cohort's public key (a .pub file)."
     try:
-        key = load_pem_public_key(path.read_bytes())
+        return public_key_of(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", remedy) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is not a public key in PEM form.", remedy) from error
+    except TypeError as error:
+        raise UsageError(f"{path} is a key of another kind than Ed25519.", remedy) from error
+
+
+def public_key_of(pem: bytes) -> Ed25519PublicKey:
+    """The key in PEM form. Raises ValueError or UnsupportedAlgorithm where it is none, TypeError for another kind than Ed25519."""
+    key = load_pem_public_key(pem)
     if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", remedy)
+        raise TypeError("not an Ed25519 key")
     return key

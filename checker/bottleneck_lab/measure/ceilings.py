@@ -274,7 +274,7 @@ def _gpu_best_s(call: Callable[[], object]) -> float:
     call()
     seconds = []
     for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch has no types for it
         begin.record()
         call()
         end.record()

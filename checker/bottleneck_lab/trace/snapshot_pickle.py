@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bottleneck_lab.trace.snapshot import (
@@ -225,8 +226,8 @@ class SnapshotReader:
             0x8C: lambda: push(self._text(self._take(1)[0])),
             ord("X"): lambda: push(self._text(self._number(_PLACE))),
         }
-        table |= {code: lambda value=value: push(value) for code, value in values.items()}  # type: ignore[misc]
-        table |= {ord(code): lambda form=form: push(self._number(form)) for code, form in numbers.items()}  # type: ignore[misc]
+        table |= {code: partial(push, value) for code, value in values.items()}
+        table |= {ord(code): partial(self._push_number, form) for code, form in numbers.items()}
         return table
 
     def _skip_header(self) -> None:
@@ -256,6 +257,9 @@ class SnapshotReader:
 
     def _number(self, form: struct.Struct) -> Any:
         return form.unpack(self._take(form.size))[0]
+
+    def _push_number(self, form: str) -> None:
+        self._push(self._number(form))
 
     def _size(self, size: int, limit: int) -> int:
         if size > limit:

@@ -97,8 +97,8 @@ def trained(**changed: object) -> Training:
     }
     reports = [(step, {"loss": 1.0 / step}) for step in range(10, STEPS + 1, 10)]
     parameters = {"weight": np.arange(4.0) + 1}
-    figures = Figures(**{key: value for key, value in (usual | changed).items() if key in usual})  # type: ignore[arg-type]
-    return Training(changed.get("reports", reports), changed.get("parameters", parameters), figures)  # type: ignore[arg-type]
+    figures = Figures(**{key: value for key, value in (usual | changed).items() if key in usual})
+    return Training(changed.get("reports", reports), changed.get("parameters", parameters), figures)
 
 
 BREAKS = {

@@ -28,7 +28,7 @@ class _Server(uvicorn.Server):
     """Ends the event streams when it is told to stop: they would never end by themselves."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app: FastAPI = self.config.app  # type: ignore[assignment]  # uvicorn takes any ASGI application
         app.state.shared.hub.close()
         super().handle_exit(sig, frame)
 

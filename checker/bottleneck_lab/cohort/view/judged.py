@@ -7,13 +7,11 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import Connection, Row, Select, func, select
 
 from bottleneck_lab.cohort.leases import binding_problem
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.grading.attest import verify_bytes
+from bottleneck_lab.grading.attest import public_key_of, verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
 
 STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compile")
@@ -88,10 +86,7 @@ class Judge:
     """Reads verdicts with the cohort's public key. What was verified once is remembered by the hash of all that was verified."""
 
     def __init__(self, public_key: str) -> None:
-        key = load_pem_public_key(public_key.encode())
-        if not isinstance(key, Ed25519PublicKey):
-            raise TypeError("a cohort's key is an Ed25519 key")
-        self._key = key
+        self._key = public_key_of(public_key.encode())
         self._seen: dict[bytes, Judged] = {}
 
     def latest(self, connection: Connection, *where: Any) -> list[Judged]:

@@ -226,7 +226,7 @@ def is_known(number: int) -> bool:
 def _field_types(number: int) -> list[type]:
     type_ = _TYPES[number]
     hints = get_type_hints(type_)
-    return [get_origin(hints[field.name]) or hints[field.name] for field in fields(type_)]  # type: ignore[arg-type]
+    return [get_origin(hints[field.name]) or hints[field.name] for field in fields(type_)]  # type: ignore[arg-type]  # as above
 
 
 def _is_open(number: int) -> bool:

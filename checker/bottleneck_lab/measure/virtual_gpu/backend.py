@@ -63,7 +63,7 @@ class VirtualTensor(torch.Tensor):
     @data.setter
     def data(self, value: torch.Tensor) -> None:
         """What `module.half()` and the like do: the parameter stays, and has another tensor's values."""
-        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # as above
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             _driver().let_go(self.handle.number)
             self.handle, self._values_of = value.handle, value
@@ -329,5 +329,5 @@ def _replace_pinning(driver: Driver) -> None:
         return driver.is_pinned(self)
 
     with contextlib.suppress(AttributeError):
-        torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
-        torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
+        torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]  # for every tensor
+        torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]  # as above
