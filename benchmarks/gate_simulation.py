@@ -16,7 +16,7 @@ from pathlib import Path
 from scipy.stats import binomtest
 from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown, table
 
-from bottleneck_lab.analysis.gate import Change, Rules, alternate, judge
+from bottleneck_lab.analysis.gate import BenchmarkChange, Rules, alternate, judge
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "measured" / "gate_simulation.md"
 LEVELS = {"quiet": 0.02, "usual": 0.05, "loaded": 0.1}
@@ -25,7 +25,7 @@ CHANGES = (1.0, 1.1, 1.2, 1 / 1.1)
 """Time after over time before."""
 
 
-def compare(rng: random.Random, slots: Slots, change: float, rules: Rules) -> Change:
+def compare(rng: random.Random, slots: Slots, change: float, rules: Rules) -> BenchmarkChange:
     """One comparison, measured on until it has decided or has no look left."""
     before: list[float] = []
     after: list[float] = []

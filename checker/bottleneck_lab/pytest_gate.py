@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from bottleneck_lab.analysis.gate import Change
+    from bottleneck_lab.analysis.gate import BenchmarkChange
 
 SIDE = "BOTTLENECK_LAB_PERF_SIDE"
 """Set in the two further processes: the descriptor over which they are told what to time."""
@@ -78,7 +78,7 @@ def perf_gate(request: pytest.FixtureRequest) -> Callable[..., None]:
     return gate
 
 
-def _report(request: pytest.FixtureRequest, change: Change) -> None:
+def _report(request: pytest.FixtureRequest, change: BenchmarkChange) -> None:
     name = request.node.nodeid
     request.config.stash[RESULTS].append(f"{name}: {change.sentence}")
     if change.outcome == "worse":
@@ -87,7 +87,7 @@ def _report(request: pytest.FixtureRequest, change: Change) -> None:
         warnings.warn(pytest.PytestWarning(f"{name}: {change.sentence}"), stacklevel=2)
 
 
-def _measure(request: pytest.FixtureRequest) -> Change:
+def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
     """Both versions in turns, and the old one once more as a control, until the gate has decided or has seen enough."""
     from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - a pytest that gates nothing needs no NumPy
 

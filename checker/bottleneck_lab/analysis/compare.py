@@ -41,7 +41,7 @@ NOTABLE_SHARE = 0.005
 """A figure that is below this share of a step on both sides is not judged: nobody would act on it."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class FigureChange(msgspec.Struct, frozen=True):
     """One figure before and after, ns a step (medians). `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`;
     a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called."""
 
@@ -72,7 +72,7 @@ class Comparison(msgspec.Struct, frozen=True):
     emulated: bool
     reliable: bool
     reasons: list[str]
-    changes: list[Change]
+    changes: list[FigureChange]
     findings_gone: list[str]
     findings_new: list[str]
     control: Control | None = None
@@ -195,7 +195,7 @@ def _notable(merged: Both) -> list[Key]:
     ]
 
 
-def _parts(merged: Both, keys: list[Key], matches: list[Match], paired: bool) -> list[Change]:
+def _parts(merged: Both, keys: list[Key], matches: list[Match], paired: bool) -> list[FigureChange]:
     error = ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_PART
     was = {match.new: match.old for match in matches}
     return [_judged(key, merged, error, paired, was.get(key[1], ()) if key[0] == "kernel" else ()) for key in keys]
@@ -209,7 +209,7 @@ def _with_matches(samples: Both, matches: list[Match]) -> Both:
     return old, samples[1]
 
 
-def _judged(key: Key, samples: Both, error: float, paired: bool, was: tuple[str, ...] = ()) -> Change:
+def _judged(key: Key, samples: Both, error: float, paired: bool, was: tuple[str, ...] = ()) -> FigureChange:
     old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
     before, after = float(np.median(old)), float(np.median(new))
     found = _ratio_interval(old, new, 1 - error, paired)
@@ -229,7 +229,7 @@ def _judged(key: Key, samples: Both, error: float, paired: bool, was: tuple[str,
             "high": high,
             "was": was,
         },
-        Change,
+        FigureChange,
     )
 
 

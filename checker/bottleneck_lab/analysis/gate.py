@@ -35,7 +35,7 @@ class Rules(msgspec.Struct, frozen=True):
     looks: tuple[int, ...] = (16, 24, 36, 54, 80)
 
 
-class Change(msgspec.Struct, frozen=True):
+class BenchmarkChange(msgspec.Struct, frozen=True):
     """What became of one benchmark. `ratio` is time after over time before (1.1: a tenth slower), between `low` and `high`; a missing bound is None.
 
     `noise`: typical difference between single pairs, a share. `wanted`: how many pairs the next look needs; 0 when there is none.
@@ -56,7 +56,7 @@ def alternate(rng: random.Random, n: int) -> list[bool]:
     return [bool(rng.getrandbits(1)) for _ in range(n)]
 
 
-def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> Change:
+def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> BenchmarkChange:
     """The answer for one benchmark out of `benchmarks` in the suite, after any number of pairs.
 
     Raises ValueError without pairs, when the two sides differ in length, or when a time is not a positive number of seconds.
@@ -67,7 +67,7 @@ def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> C
     found = Interval(*(math.exp(bound) for bound in signed_rank_interval(logs, 1 - 2 * error)))
     outcome = _outcome(found, rules)
     later = [look for look in rules.looks if look > len(logs)]
-    return Change(
+    return BenchmarkChange(
         outcome=outcome,
         ratio=found.median,
         low=found.low or None,
@@ -85,7 +85,7 @@ def judge_suite(
     *,
     unaffected: Sequence[str] = (),
     same_code: Pairs | None = None,
-) -> dict[str, Change]:
+) -> dict[str, BenchmarkChange]:
     """The answers for all benchmarks of a suite: together they raise a false alarm as rarely as the rules say for one.
 
     `unaffected` names benchmarks that the change cannot have touched, `same_code` is the old version measured against itself in the same turns. Where
@@ -112,7 +112,7 @@ def _outcome(found: Interval, rules: Rules) -> Outcome:
     return "same" if within else "cannot tell"
 
 
-def _withdrawn(change: Change, why: str) -> Change:
+def _withdrawn(change: BenchmarkChange, why: str) -> BenchmarkChange:
     if change.outcome not in ("better", "worse"):
         return change
     sentence = f"cannot tell: {why}, so the machine or the harness favours one side; this one read {change.ratio:.2f}x."

@@ -116,7 +116,7 @@ SHORT_CALL_NS = 10_000
 """Calls shorter than this, and below LATENCY_SHARE of their ceiling, are overhead."""
 
 
-class MatrixRow(msgspec.Struct, frozen=True):
+class RooflineRow(msgspec.Struct, frozen=True):
     """Calls of one operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
 
     `moved_bytes` is the least that any kernel has to move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the attainable
@@ -142,7 +142,7 @@ class Roofline(msgspec.Struct, frozen=True):
     """The operators whose work the recorded shapes tell, longest first. `note` says where the ceilings come from, or why there are none."""
 
     machine: Machine | None = None
-    rows: list[MatrixRow] = []
+    rows: list[RooflineRow] = []
     note: str = ""
 
 
@@ -151,34 +151,34 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
 
     `measured`: ceilings measured on the device that the capture is of. They go before a data sheet's.
     """
-    if not len(timeline.matrix):
+    if not len(timeline.work):
         return Roofline()
     machine, note = _ceilings(timeline, measured)
-    times = _matrix_times(timeline)
+    times = _times_of_calls(timeline)
     ran = times > 0
-    matrix = timeline.matrix
-    keys, inverse = np.unique(matrix.name[ran].astype(np.int64) << 8 | matrix.precision[ran], return_inverse=True)
+    work = timeline.work
+    keys, inverse = np.unique(work.name[ran].astype(np.int64) << 8 | work.precision[ran], return_inverse=True)
     calls, ns, flop, moved = (
         np.bincount(inverse.reshape(-1), weights=column[ran], minlength=len(keys)).tolist()
-        for column in (np.ones(len(matrix)), times, matrix.flop, matrix.moved_bytes)
+        for column in (np.ones(len(work)), times, work.flop, work.moved_bytes)
     )
     rows = [
-        _matrix_row(timeline.strings[key >> 8], PRECISIONS[key & 0xFF], calls[i], ns[i], flop[i], moved[i], machine)
+        _roofline_row(timeline.strings[key >> 8], PRECISIONS[key & 0xFF], calls[i], ns[i], flop[i], moved[i], machine)
         for i, key in enumerate(keys.tolist())
     ]
     return Roofline(machine, sorted(rows, key=lambda row: -row.time_ns), note)
 
 
-def _matrix_row(
+def _roofline_row(
     operator: str, precision: str, calls: float, ns: float, flop: float, moved: float, machine: Machine | None
-) -> MatrixRow:
+) -> RooflineRow:
     rate, intensity = flop / ns * 1e9, flop / moved
     bound: RowBound = "unknown"
     share = -1.0
     if machine is not None and precision in machine.flops:
         share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
         bound = _bound(share, ns / calls, compute_side=intensity >= machine.balance(precision))
-    return MatrixRow(operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share)
+    return RooflineRow(operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share)
 
 
 def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
@@ -189,17 +189,17 @@ def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
     return "cache-bound" if share > ABOVE_MEMORY else "memory-bound"
 
 
-def _matrix_times(timeline: Timeline) -> Ints:
+def _times_of_calls(timeline: Timeline) -> Ints:
     """Per call, the time of the device work that it launched, or its own where there is no device, ns."""
-    matrix = timeline.matrix
-    times = np.zeros(len(matrix), dtype=np.int64)
+    work = timeline.work
+    times = np.zeros(len(work), dtype=np.int64)
     if len(timeline.device):
-        work = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
-        keys, ranks, duration = work.external, work.rank, work.end - work.start
+        kernels = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
+        keys, ranks, duration = kernels.external, kernels.rank, kernels.end - kernels.start
     else:
         rows = timeline.operators
         keys, ranks, duration = rows.correlation, rows.rank, rows.end - rows.start
-    call = join_rows(matrix.external, matrix.rank, keys, ranks)
+    call = join_rows(work.external, work.rank, keys, ranks)
     np.add.at(times, call[call >= 0], duration[call >= 0])
     return times
 

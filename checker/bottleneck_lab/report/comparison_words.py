@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.compare import Change, Comparison, Control
+from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import gap_label, short_name
 
@@ -76,7 +76,7 @@ def format_interval(low: float | None, high: float | None) -> str:
     return f"{low:.2f}–{high:.2f}x" if low is not None and high is not None else ""
 
 
-def label_change(change: Change) -> str:
+def label_change(change: FigureChange) -> str:
     """What changed, in a reader's words."""
     if change.group == "gap":
         return gap_label(change.what)
@@ -87,7 +87,7 @@ def label_change(change: Change) -> str:
     return f"{name} (was {was})"
 
 
-def format_ratio(change: Change) -> str:
+def format_ratio(change: FigureChange) -> str:
     """The ratio; `gone` and `new` for what is on one side only."""
     return f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
 
@@ -97,13 +97,13 @@ def format_change_time(ns: float) -> str:
     return words.format_duration(ns) if ns else "–"
 
 
-def shown_changes(comparison: Comparison, group: str) -> list[Change]:
+def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
     """The changes of one group that are worth a line."""
     changes = [change for change in comparison.changes if change.group == group]
     return [change for change in changes if group in ALWAYS or _worth_a_line(change)][:TOP]
 
 
-def _worth_a_line(change: Change) -> bool:
+def _worth_a_line(change: FigureChange) -> bool:
     if change.outcome == "cannot tell":
         return not 1 / _MUCH < change.ratio < _MUCH
     return change.outcome != "same" or bool(change.was)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.analysis.compare import Comparison, FigureChange
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
@@ -51,7 +51,7 @@ def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:
         sheet.line(line, indent=1, style="dim")
 
 
-def _print_change(sheet: Sheet, change: Change) -> None:
+def _print_change(sheet: Sheet, change: FigureChange) -> None:
     """`better  1.92x (1.85–2.01x)  175 ms → 91 ms  name`, with the name cut to the width."""
     before, after = format_change_time(change.before), format_change_time(change.after)
     interval = format_interval(change.low, change.high)

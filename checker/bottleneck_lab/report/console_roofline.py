@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from math import log10
 
-from bottleneck_lab.analysis.roofline import Machine, MatrixRow
+from bottleneck_lab.analysis.roofline import Machine, RooflineRow
 from bottleneck_lab.report import words
 
 LETTERS = string.ascii_uppercase
@@ -18,7 +18,7 @@ MARGIN = 15
 """Characters of a line left of the drawing, for the scale."""
 
 
-def draw_roofline(machine: Machine, rows: Sequence[MatrixRow], width: int) -> list[str]:
+def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> list[str]:
     """Lines of text: FLOP/s upwards over FLOP a byte, both logarithmic. Slopes are memory and the caches, level lines the precisions that occur.
 
     `rows` are those with a place (`ceiling_share` not negative); operators in one place show as the first of them.

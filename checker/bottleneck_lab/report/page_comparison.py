@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.compare import Change, Comparison
+from bottleneck_lab.analysis.compare import Comparison, FigureChange
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_samples,
@@ -41,7 +41,7 @@ def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
     )
 
 
-def _row(change: Change) -> list[str]:
+def _row(change: FigureChange) -> list[str]:
     outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
     return [
         label_change(change),

@@ -19,10 +19,10 @@ from bottleneck_lab.trace.timeline import (
     DeviceInfo,
     DeviceTable,
     HostTable,
-    MatrixTable,
     MemoryTable,
     Thread,
     Timeline,
+    WorkTable,
     make_table,
 )
 
@@ -77,15 +77,15 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
         emulated=any(strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()),
         notes=tuple(said),
         facts=_facts(metadata),
-        matrix=_matrix_table(rows["matrix"], rank),
+        work=_work_table(rows["work"], rank),
     )
 
 
-def _matrix_table(rows: NDArray[Any], rank: int) -> MatrixTable:
+def _work_table(rows: NDArray[Any], rank: int) -> WorkTable:
     columns = {
         name: np.ascontiguousarray(rows[name]) for name in ("external", "name", "flop", "moved_bytes", "precision")
     }
-    return MatrixTable(rank=np.full(len(rows), rank, dtype=np.int32), **columns)
+    return WorkTable(rank=np.full(len(rows), rank, dtype=np.int32), **columns)
 
 
 def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:

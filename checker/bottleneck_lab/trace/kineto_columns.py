@@ -48,12 +48,12 @@ MEMORY = np.dtype(
         ("thread", "i4"),
     ]
 )
-MATRIX = np.dtype([("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")])
+WORK = np.dtype([("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")])
 BLOCK_ROWS = 1 << 15
 """A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over the memory."""
 
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
-DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "matrix": MATRIX}
+DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
 
 
 class Numbers(dict[Any, int]):
@@ -171,9 +171,9 @@ class Columns:
         for table in HOST_TABLES:
             if groups[table]:
                 self._spans(groups[table], self.tables[table].room(len(groups[table])), table == "runtime")
-        matrix = [e for e in groups["operators"] if e.args.dims and e.name in COUNTED]
-        if matrix:
-            self.tables["matrix"].add(self._matrix(matrix))
+        counted = [e for e in groups["operators"] if e.args.dims and e.name in COUNTED]
+        if counted:
+            self.tables["work"].add(self._work(counted))
         if groups["device"]:
             self._activities(groups["device"], self.tables["device"].room(len(groups["device"])))
         if groups["overhead"]:
@@ -231,7 +231,7 @@ class Columns:
         rows["block"] = np.clip(_integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30)
         rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
 
-    def _matrix(self, events: list[Any]) -> NDArray[Any]:
+    def _work(self, events: list[Any]) -> NDArray[Any]:
         rows = []
         for event, external in zip(events, _external(events).tolist(), strict=True):
             args = event.args
@@ -241,7 +241,7 @@ class Columns:
             work = self._works[key]
             if work is not None:
                 rows.append((external, work.flop, work.moved_bytes, self.names[event.name], work.precision))
-        return np.array(rows, dtype=MATRIX)
+        return np.array(rows, dtype=WORK)
 
     def _memory(self, events: list[Any], rows: NDArray[Any]) -> None:
         args = [event.args for event in events]

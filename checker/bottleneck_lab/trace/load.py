@@ -180,8 +180,8 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
             *(NO_COMMON_CLOCK.format(rank=rank) for rank in lost),
         ),
         **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
-        matrix=tl.MatrixTable(
-            **{c.name: np.concatenate([getattr(part.matrix, c.name) for part in parts]) for c in fields(tl.MatrixTable)}
+        work=tl.WorkTable(
+            **{c.name: np.concatenate([getattr(part.work, c.name) for part in parts]) for c in fields(tl.WorkTable)}
         ),
     )
 
@@ -206,9 +206,9 @@ def _moved(timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int]
         if hasattr(table, "thread"):
             changes["thread"] = table.thread + np.int32(first_thread)
         moved[name] = replace(table, **changes)
-    matrix = replace(
-        timeline.matrix,
-        name=numbers[timeline.matrix.name] if len(timeline.matrix) else timeline.matrix.name,
-        rank=np.full(len(timeline.matrix), rank, dtype=np.int32),
+    work = replace(
+        timeline.work,
+        name=numbers[timeline.work.name] if len(timeline.work) else timeline.work.name,
+        rank=np.full(len(timeline.work), rank, dtype=np.int32),
     )
-    return replace(timeline, matrix=matrix, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)
+    return replace(timeline, work=work, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)

@@ -119,7 +119,7 @@ class MemoryTable:
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixTable:
+class WorkTable:
     """Calls of operators, matrix ones and others, whose work the recorded shapes tell: FLOP, and the bytes that had to be moved at least.
 
     `external` joins them to `DeviceTable.external` and to `HostTable.correlation` of operators; `precision` is an index into shapes.PRECISIONS. In no order."""
@@ -135,7 +135,7 @@ class MatrixTable:
         return len(self.external)
 
 
-NO_MATRIX = MatrixTable(
+NO_WORK = WorkTable(
     external=np.empty(0, dtype=np.int64),
     rank=np.empty(0, dtype=np.int32),
     name=np.empty(0, dtype=np.int32),
@@ -187,7 +187,7 @@ class Timeline:
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     counters: tuple[KernelCounters, ...] = ()
-    matrix: MatrixTable = NO_MATRIX
+    work: WorkTable = NO_WORK
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

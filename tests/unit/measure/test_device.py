@@ -6,7 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from bottleneck_lab.measure.channel.messages import Broken, Done, Step, Trained
+from bottleneck_lab.measure.channel.messages import Broken, Done, TrainBatch, Trained
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.kinds.feed.device import Device, EmulatedEngine
 from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
@@ -71,7 +71,7 @@ def test_a_step_that_the_device_does_not_take_is_refused_where_it_is_made(images
 
 def test_a_script_that_sent_what_is_no_step_does_not_wait_for_ever():
     with a_device(step_s=0) as (accelerator, verifier):
-        accelerator.channel.send(Step(0, "float64", 1, np.array([0])))
+        accelerator.channel.send(TrainBatch(0, "float64", 1, np.array([0])))
         assert isinstance(verifier.receive(10), Broken)
         with pytest.raises(Closed):
             accelerator.synchronize()

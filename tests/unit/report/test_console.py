@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.compare import compare
-from bottleneck_lab.analysis.roofline import MatrixRow, Roofline, find_machine
+from bottleneck_lab.analysis.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
@@ -47,7 +47,7 @@ def test_evidence_alone(draw, golden):
 
 @pytest.mark.parametrize(("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"])
 def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, shown):
-    row = MatrixRow("aten::addmm", "fp16", 96, 735_000, 1.3e11, 4e8, 325.0, 1.8e14, "compute-bound", ceiling_share)
+    row = RooflineRow("aten::addmm", "fp16", 96, 735_000, 1.3e11, 4e8, 325.0, 1.8e14, "compute-bound", ceiling_share)
     summary = summarise(made_up_capture.capture())
     text = draw(render_summary, replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row])))
     line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")

@@ -76,7 +76,7 @@ class AskEpoch(Message, number=7):
 
 
 @dataclass(frozen=True, eq=False)
-class Step(Message, number=8):
+class TrainBatch(Message, number=8):
     """Script to device: `count` images of this type lie in a slot, with these labels."""
 
     slot: int

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, Malformed, encode, leaves, receive, replace
-from bottleneck_lab.measure.virtual_gpu.memory import Change, Memory, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 
 aten = torch.ops.aten
@@ -55,7 +55,7 @@ class Engine:
     recording: bool = False
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[MemoryChange] = field(default_factory=list)
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
     """What the program handed over at its end."""
     _closed: Figures | None = None
@@ -112,7 +112,7 @@ class Engine:
     def _record(self, at_us: float, storage: int, before: int, line: str) -> None:
         changed = self.memory.allocated - before
         if changed and self.recording:
-            self.changes.append(Change(at_us, storage, changed, self.memory.allocated, line))
+            self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, line))
 
     def step(self) -> None:
         """A step of the program begins."""

@@ -16,7 +16,7 @@ from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.virtual_gpu.clock import Span
 from bottleneck_lab.measure.virtual_gpu.codec import Malformed, encode, receive
 from bottleneck_lab.measure.virtual_gpu.engine import Figures
-from bottleneck_lab.measure.virtual_gpu.memory import Change
+from bottleneck_lab.measure.virtual_gpu.memory import MemoryChange
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 
@@ -26,7 +26,7 @@ class Books(msgspec.Struct, frozen=True):
     figures: Figures
     kept: dict[str, torch.Tensor]
     spans: list[Span]
-    changes: list[Change]
+    changes: list[MemoryChange]
 
 
 class EngineOwner:
@@ -48,7 +48,7 @@ class EngineOwner:
             figures=msgspec.convert(answer["figures"], Figures),
             kept=answer["kept"],
             spans=[Span(**span) for span in answer["spans"]],
-            changes=msgspec.convert(answer["changes"], list[Change]),
+            changes=msgspec.convert(answer["changes"], list[MemoryChange]),
         )
 
     def _ask(self, question: dict[str, Any]) -> Any:

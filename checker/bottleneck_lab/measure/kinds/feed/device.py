@@ -32,9 +32,9 @@ from bottleneck_lab.measure.channel.messages import (
     NextEpoch,
     Ready,
     SlotFree,
-    Step,
     Sync,
     Synced,
+    TrainBatch,
     Trained,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed, WireError
@@ -201,7 +201,7 @@ class Device:
         return None
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Step):
+        if isinstance(message, TrainBatch):
             self.queue.append(self._batch(message))
             self.steps += 1
         elif isinstance(message, Sync):
@@ -213,18 +213,18 @@ class Device:
         else:
             raise Malformed(f"unexpected {type(message).__name__}")
 
-    def _batch(self, step: Step) -> Batch:
+    def _batch(self, sent: TrainBatch) -> Batch:
         arrived_ns = time.monotonic_ns()
         taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
-        if step.slot not in range(SLOTS) or step.slot in taken or step.dtype not in ("uint8", "float32"):
+        if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in ("uint8", "float32"):
             raise Malformed("the slot is not free, or the device does not take this type")
-        if step.count not in range(1, self.batch + 1) or step.labels.shape != (step.count,):
+        if sent.count not in range(1, self.batch + 1) or sent.labels.shape != (sent.count,):
             raise Malformed("the labels do not match the images")
-        at = step.slot * (self.arena.size // SLOTS)
-        images = self.arena.view(np.dtype(step.dtype), (step.count, *IMAGE_SHAPE), at)
+        at = sent.slot * (self.arena.size // SLOTS)
+        images = self.arena.view(np.dtype(sent.dtype), (sent.count, *IMAGE_SHAPE), at)
         rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
-        kept_images = np.array(images[[row for row in rows if row < step.count]])
-        return Batch(step.slot, images, step.labels, kept_images, arrived_ns)
+        kept_images = np.array(images[[row for row in rows if row < sent.count]])
+        return Batch(sent.slot, images, sent.labels, kept_images, arrived_ns)
 
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:
@@ -255,11 +255,11 @@ def main() -> None:
     parser.add_argument("--verifier", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
-    parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--wanted-s", type=float, default=0.0)
     parser.add_argument("--batch", type=int, required=True)
     options = parser.parse_args()
-    step_s: float = options.step_s
-    engine: Engine = EmulatedEngine(step_s, options.batch) if options.engine == "emulated" else CudaEngine(step_s)
+    wanted_s: float = options.wanted_s
+    engine: Engine = EmulatedEngine(wanted_s, options.batch) if options.engine == "emulated" else CudaEngine(wanted_s)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
     device = Device(host, verifier, Arena.attach(options.arena), engine, options.batch)

@@ -72,14 +72,14 @@ class DeviceProcess:
         self._end = end
 
     @classmethod
-    def start(cls, context: Context[FeedSettings], step_s: float) -> Self:
-        """Starts a device that takes `step_s` for a step, and waits until it is ready. Raises VerifierFault when it does not come.
+    def start(cls, context: Context[FeedSettings], wanted_s: float) -> Self:
+        """Starts a device that is to take `wanted_s` seconds for a step, and waits until it is ready. Raises VerifierFault when it does not come.
 
         A real one measures its step now, while there is no script that could make it longer.
         """
         batch = context.settings.batch
         engine = "cuda" if context.device == "cuda" else "emulated"
-        options = ["--engine", engine, "--step-s", repr(step_s), "--batch", str(batch)]
+        options = ["--engine", engine, "--wanted-s", repr(wanted_s), "--batch", str(batch)]
         return cls.launch(context, PROGRAM, options, SLOTS * batch * BYTES_PER_IMAGE)
 
     @classmethod

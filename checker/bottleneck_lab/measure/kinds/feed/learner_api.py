@@ -19,9 +19,9 @@ from bottleneck_lab.measure.channel.messages import (
     MessageT,
     NextEpoch,
     SlotFree,
-    Step,
     Sync,
     Synced,
+    TrainBatch,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Malformed
 
@@ -80,7 +80,7 @@ class Accelerator:
             slot = self._slot()
             self._write(slot, images)
         with self._range("step"):
-            self.channel.send(Step(slot, str(images.dtype), len(images), labels))
+            self.channel.send(TrainBatch(slot, str(images.dtype), len(images), labels))
         self._on_step()
 
     def synchronize(self) -> None:

@@ -47,16 +47,16 @@ def run_fed(
     on_line: OnLine,
     batches: int,
     trace: Path | None = None,
-    step_s: float | None = None,
+    wanted_s: float | None = None,
 ) -> tuple[int, FeedRun, float]:
     """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`: exit status, what the device saw, seconds a step.
 
-    `step_s` is how long an emulated device is to take for a step; by default it is calibrated as in a check.
+    `wanted_s` is how many seconds an emulated device is to take for a step; by default it is calibrated as in a check.
     """
     count, seen = context.judge().count(context.data), FeedRun(context.settings.batch)
-    if step_s is None:
-        step_s = wanted_step_s(context.settings, calibrate(context, count))
-    with DeviceProcess.start(context, step_s) as device:
+    if wanted_s is None:
+        wanted_s = wanted_step_s(context.settings, calibrate(context, count))
+    with DeviceProcess.start(context, wanted_s) as device:
         arguments = (device.channel, seen, count, batches, on_line)
         server = threading.Thread(target=_serve, args=arguments, daemon=True)
         server.start()

@@ -24,9 +24,9 @@ class FeedSession:
         self.device = device
 
     @classmethod
-    def start(cls, context: Context[FeedSettings], step_s: float) -> Self:
-        """Starts a device that takes `step_s` for a step, then the script, and waits until it is ready to train."""
-        device = DeviceProcess.start(context, step_s)
+    def start(cls, context: Context[FeedSettings], wanted_s: float) -> Self:
+        """Starts a device that is to take `wanted_s` seconds for a step, then the script, and waits until it is ready to train."""
+        device = DeviceProcess.start(context, wanted_s)
         try:
             session = cls(_start_script(context, device), device)
         except BaseException:
