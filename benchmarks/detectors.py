@@ -13,7 +13,6 @@ healthy capture raises an alarm.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import numpy as np
 
 from bottleneck_lab import findings, load, merge_ranks
 from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.measure.worker import load_module
 from bottleneck_lab.trace import ActivityKind
 
 MAKE = Path(__file__).resolve().parents[1] / "datasets" / "captures" / "make.py"
@@ -74,18 +74,9 @@ class Score:
             print(f"  {line}")
 
 
-def made():
-    """The module that makes the captures."""
-    spec = importlib.util.spec_from_file_location("make_captures", MAKE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_captures"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def synthetic(folder: Path, seeds: range, varied: dict) -> Iterator[Case]:
     """Every bottleneck with every seed, strength, length and jitter."""
-    make = made()
+    make = load_module(MAKE)
     kinds = [(make.training, make.BOTTLENECKS), (make.on_cpu, make.ON_CPU), (make.job, make.JOBS)]
     for program, bottlenecks in kinds:
         for (bottleneck, expected), seed, values in product(bottlenecks.items(), seeds, product(*varied.values())):
@@ -157,7 +148,7 @@ NEED_STEPS = ("between", "uneven")
 
 def shaped(folder: Path, shapes: list[Shape], seeds: range) -> Iterator[Case]:
     """Every bottleneck in every shape, with steps and without."""
-    make = made()
+    make = load_module(MAKE)
     for shape, (bottleneck, expected), seed, marked in product(shapes, SHAPED.items(), seeds, (True, False)):
         if not marked and bottleneck in NEED_STEPS:
             continue

@@ -30,6 +30,8 @@ from pathlib import Path
 
 import psutil
 
+from bottleneck_lab.measure.worker import load_module
+
 ROOT = Path(__file__).resolve().parents[1]
 PEER = "traceinsight==0.6.1"
 
@@ -62,12 +64,7 @@ print(json.dumps({"busy_share": 1 - float(temporal["idle_time_pctg"].iloc[0]) / 
 
 def synthetic() -> dict:
     """A DDP-like capture of this project's own making."""
-    path = ROOT / "datasets" / "captures" / "make.py"
-    spec = importlib.util.spec_from_file_location("make_captures", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_captures"] = module
-    spec.loader.exec_module(module)
-    return module.training("healthy", steps=40).trace("healthy")
+    return load_module(ROOT / "datasets" / "captures" / "make.py").training("healthy", steps=40).trace("healthy")
 
 
 def tile(trace: dict, target_bytes: int, path: Path) -> None:

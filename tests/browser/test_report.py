@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,15 @@ import pytest
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.html import Answered, render_html
 
+from ..modules import load_file
+
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 UNIT = Path(__file__).parents[1] / "unit" / "report"
 
 
-def _load(name):
-    spec = importlib.util.spec_from_file_location(f"browser_{name}", UNIT / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-made_up = _load("made_up")
-made_up_capture = _load("made_up_capture")
+made_up = load_file(UNIT / "made_up.py", "browser_made_up")
+made_up_capture = load_file(UNIT / "made_up_capture.py", "browser_made_up_capture")
 
 
 def page_of(timeline, verdict):

@@ -3,8 +3,6 @@
 Most scripts run one after the other in one worker, as a check's runs do: what a hostile one leaves behind would spoil those after it.
 """
 
-import importlib.util
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +26,7 @@ from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 from ..exploits.hostile import WORKSPACES, find
+from ..modules import load_file
 from ..processes import lives
 
 pytestmark = pytest.mark.long
@@ -37,6 +36,7 @@ MUTANTS = ROOT / "tests" / "mutants" / "ddp-scaling"
 RECIPE = """
 import torch
 from torch import nn
+from ..modules import load_file
 from torch.nn.functional import relu
 
 
@@ -423,10 +423,7 @@ def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(referenc
 def test_the_lab_s_cost_table_is_that_of_its_model():
     from bottleneck_lab.measure.kinds.ranks.costs import load_costs
 
-    spec = importlib.util.spec_from_file_location("ddp_recipe", ROOT / "labs" / "ddp-scaling" / "recipe.py")
-    recipe = importlib.util.module_from_spec(spec)
-    sys.modules["ddp_recipe"] = recipe
-    spec.loader.exec_module(recipe)
+    recipe = load_file(ROOT / "labs" / "ddp-scaling" / "recipe.py", "ddp_recipe")
     costs = load_costs(ROOT / "labs" / "ddp-scaling")
     owners = {
         name: sum(parameter.numel() for parameter in module.parameters(recurse=False))

@@ -1,7 +1,6 @@
 """The attention lab on the CPU: the shipped kernel, the solution and every variant answer right, and the judge tells wrong from right."""
 
 import ctypes
-import importlib.util
 import shutil
 import sys
 import tomllib
@@ -10,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from ..modules import load_file
 
 pytestmark = pytest.mark.long
 
@@ -22,21 +23,14 @@ SETTINGS = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cpu"]["sett
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to compile the kernels")
 
 
-def load_module(path: Path, name: str):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def judge():
-    return load_module(LAB / "judge.py", "attention_judge")
+    return load_file(LAB / "judge.py", "attention_judge")
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return load_module(LAB / "reference.py", "attention_reference").load("cpu")
+    return load_file(LAB / "reference.py", "attention_reference").load("cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +44,7 @@ def attention_from(source: str, folder: Path, *flags: str):
     """The lab's binding with this kernel beside it, compiled with these flags as well."""
     shutil.copy(LAB / "attention.py", folder)
     (folder / "attention.cpp").write_text(source)
-    binding = load_module(folder / "attention.py", "attention")
+    binding = load_file(folder / "attention.py", "attention")
     binding.CPU_COMPILER = [*binding.CPU_COMPILER, *flags]
     return binding.load("cpu")
 
@@ -78,7 +72,7 @@ def test_every_right_kernel_is_accepted(folder, flags, judge, reference, tmp_pat
 
 
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
-    binding = load_module(LAB / "attention.py", "attention_without_compiler")
+    binding = load_file(LAB / "attention.py", "attention_without_compiler")
     source = tmp_path / "kernel.cpp"
     source.write_text("int one = 1;\n")
     with pytest.raises(binding.CompilerError, match="no-such-compiler is not installed here: `lab doctor`"):
@@ -239,7 +233,7 @@ def test_no_launch_of_a_gpu_call_is_asked_what_another_was_and_both_sides_ask_th
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     monkeypatch.setitem(sys.modules, "attention_triton", SimpleNamespace(ENABLED=False))
-    binding, asked = load_module(LAB / "attention.py", "attention_loop"), []
+    binding, asked = load_file(LAB / "attention.py", "attention_loop"), []
 
     def forward(q, k, v, out, heads, seq, dim, causal, bf16, stream):
         at = [(ctypes.c_uint16 * (heads * seq * dim)).from_address(place) for place in (q, k, v, out)]
@@ -254,7 +248,7 @@ def test_no_launch_of_a_gpu_call_is_asked_what_another_was_and_both_sides_ask_th
     shape = judge.Shape(1, 2, 33, 64, True, dtype=dtype, launches=7)
     inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
     ours = binding.load("cuda")(*inputs)
-    theirs = load_module(LAB / "reference.py", "reference_loop").load("cuda")(*inputs)
+    theirs = load_file(LAB / "reference.py", "reference_loop").load("cuda")(*inputs)
     assert len(set(asked)) == 7
     right = judge._truth(shape, inputs, judge.Sample(np.arange(2), np.arange(33))).astype(np.float32)
     assert judge.judge(str(shape), inputs, [ours], [right], SETTINGS) is None
@@ -364,7 +358,7 @@ def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "attention_triton", raising=False)
-    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    benchmark = load_file(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
     load = benchmark.load_module
 
     def uncompiled(path, name):
@@ -384,13 +378,13 @@ def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
 
 @needs_compiler
 def test_the_benchmark_hands_its_flags_to_the_compiler(tmp_path):
-    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    benchmark = load_file(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
     with pytest.raises(RuntimeError, match="no-such-instructions"):
         benchmark.kernels("cpu", tmp_path, ("-mno-such-instructions",))
 
 
 def test_what_a_call_copies_is_no_part_of_its_launches_time(monkeypatch):
-    benchmark = load_module(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
+    benchmark = load_file(ROOT / "benchmarks" / "attention.py", "attention_benchmark")
     monkeypatch.setattr(benchmark, "elapsed", lambda _side, call: 5.0 + (len(call[4]) if len(call) == 6 else 0))
     assert benchmark.seconds(None, [0, 0, 0, 1, np.ones(129, np.float32), 0]) == 128
     assert benchmark.seconds(None, [0, 0, 0, 1, 2]) == 5
@@ -402,7 +396,7 @@ def test_the_workload_runs_alone(tmp_path, capsys, monkeypatch):
         shutil.copy(LAB / name, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "reference", raising=False)
-    load_module(tmp_path / "attention.py", "attention").main()
+    load_file(tmp_path / "attention.py", "attention").main()
     assert len(capsys.readouterr().out.splitlines()) == 4
     sys.modules.pop("reference", None)
 

@@ -4,7 +4,6 @@ It shows that the source computes attention with its own tiling, order and preci
 """
 
 import ctypes
-import importlib.util
 import itertools
 import re
 import shutil
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from ..modules import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
@@ -50,14 +51,7 @@ pytestmark = [
 ]
 
 
-def load_judge():
-    spec = importlib.util.spec_from_file_location("attention_judge", LAB / "judge.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-JUDGE = load_judge()
+JUDGE = load_file(LAB / "judge.py", "attention_judge")
 
 
 def statements(source: str) -> Iterator[tuple[int, int, list[str]]]:

@@ -1,6 +1,5 @@
 """Compilers found and run, and machine code read: from recorded text everywhere, from a real compiler where there is one."""
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -17,6 +16,8 @@ from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin, compla
 from bottleneck_lab.measure.kinds.speedup.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.static_check import check_binary, check_source
 from bottleneck_lab.programs import find_program, require_program
+
+from ..modules import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
@@ -210,9 +211,7 @@ def test_host_code_that_crashes_is_no_fault_of_the_program(tmp_path):
 @needs_nvcc
 @needs_disassembler
 def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
-    spec = importlib.util.spec_from_file_location("attention_binding", LAB / "attention.py")
-    binding = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(binding)
+    binding = load_file(LAB / "attention.py", "attention_binding")
     built = tmp_path / "kernel.o"
     command = [
         find_program("nvcc"),
@@ -267,9 +266,7 @@ def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_core
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    spec = importlib.util.spec_from_file_location("attention_triton", folder / "attention_triton.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(folder / "attention_triton.py", "attention_triton")
     constants = {
         "causal": True,
         "dim": 128 if tensor_cores else 64,

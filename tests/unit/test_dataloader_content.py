@@ -1,6 +1,5 @@
 """Lab dataloader: its declaration, its judge, and the pixels that the shipped script, the solution and every variant deliver."""
 
-import importlib.util
 import io
 import json
 import random
@@ -16,6 +15,8 @@ from PIL import Image, ImageFilter
 from bottleneck_lab.catalog import LabSpec
 from bottleneck_lab.declared import read_toml
 
+from ..modules import load_file
+
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "labs" / "dataloader"
 SOLUTION = ROOT / "solutions" / "dataloader"
@@ -25,22 +26,14 @@ SHOWN = 8  # photographs that each honest way and each cheat is shown on
 Filter = Image.Resampling
 
 
-def load_module(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def judge():
-    return load_module("dataloader_judge", LAB / "judge.py")
+    return load_file(LAB / "judge.py", "dataloader_judge")
 
 
 @pytest.fixture(scope="module")
 def recipe():
-    return load_module("dataloader_recipe_test", LAB / "recipe.py")
+    return load_file(LAB / "recipe.py", "dataloader_recipe_test")
 
 
 @pytest.fixture(scope="module")

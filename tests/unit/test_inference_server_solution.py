@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import importlib.util
 import io
 import json
 import re
@@ -20,6 +19,8 @@ from PIL import Image
 
 from bottleneck_lab.catalog import find_lab
 
+from ..modules import load_file
+
 LAB = find_lab("inference-server")
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-inference-server.json"
 
@@ -30,10 +31,7 @@ def solution():
     other = sys.modules.pop("recipe", None)
     sys.path.insert(0, str(LAB.path))
     try:
-        spec = importlib.util.spec_from_file_location("solved_serve", LAB.solution / "serve.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
+        yield load_file(LAB.solution / "serve.py", "solved_serve")
     finally:
         sys.path.remove(str(LAB.path))
         sys.modules.pop("recipe", None)

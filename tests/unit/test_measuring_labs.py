@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
 import subprocess
@@ -16,22 +15,16 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
+from ..modules import load_file
+
 LABS = ["timing-pitfalls", "perf-gate"]
 pytestmark = pytest.mark.long
 FASTER = {"timing-pitfalls": {"quiet": 30, "noisy": 30}, "perf-gate": {"histories": 2, "most_clean": 40}}
 """Fewer trials than a check has, where they are enough to tell these apart."""
 
 
-def load(path: Path, name: str):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def judge_of(slug: str):
-    return load(find_lab(slug).path / "judge.py", f"judge of {slug}")
+    return load_file(find_lab(slug).path / "judge.py", f"judge of {slug}")
 
 
 def settings_of(slug: str) -> dict:
@@ -41,8 +34,8 @@ def settings_of(slug: str) -> dict:
 def check(slug: str, folder: Path, seed: int = 1) -> dict:
     """What the judge says of an entry file: problem, number of trials and figure, for each criterion that was reached."""
     lab, judge, settings, done = find_lab(slug), judge_of(slug), settings_of(slug), []
-    harness = load(lab.path / lab.spec.devices["virtual"].settings["harness"], f"harness of {slug}")
-    learners = load(folder / lab.spec.entry, f"entry of {slug}")
+    harness = load_file(lab.path / lab.spec.devices["virtual"].settings["harness"], f"harness of {slug}")
+    learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
     random.seed(seed)
     for trial in judge.trials(np.random.default_rng(seed), settings):
         try:
@@ -135,7 +128,7 @@ def device():
     """A machine with a function of 100 µs, 8 MB an input, and nothing else to pay for; `benchmark` runs on it."""
     emulator = judge_of("timing-pitfalls").emulator()
     function = emulator.Function(1e-4, 0.0, 4e-6, 0.0, (), 8 << 20, 0.5, 0.1, False)
-    machine = load(find_lab("timing-pitfalls").path / "machine.py", "machine of timing-pitfalls")
+    machine = load_file(find_lab("timing-pitfalls").path / "machine.py", "machine of timing-pitfalls")
     made = emulator.Device(function, np.random.default_rng(0), 5.0)
     made._until_stall_s = made._next_step_s = 1e9
     made.awake_since_s, made.worked_until_s = -1.0, 0.0

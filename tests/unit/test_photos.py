@@ -1,6 +1,5 @@
 """The photograph generator: same seed, same bytes; stoppable at any moment; damage is found and repaired."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,19 +13,13 @@ import psutil
 import pytest
 from PIL import Image
 
+from ..modules import load_file
 from ..processes import lives, soon
 
 SCRIPT = Path(__file__).parents[2] / "datasets" / "photos.py"
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("photos_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-photos = load_script()
+photos = load_file(SCRIPT, "photos_script")
 
 
 def run(root, *arguments):

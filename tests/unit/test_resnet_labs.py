@@ -1,6 +1,5 @@
 """Labs resnet-latency and resnet-top-ops: their declarations, their traffic, and what their judges accept."""
 
-import importlib.util
 import io
 import random
 import re
@@ -27,22 +26,16 @@ from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis
 from bottleneck_lab.grading.sequential import State
 from bottleneck_lab.measure.kinds.speedup.case import Case
 
+from ..modules import load_file
+
 ROOT = Path(__file__).parents[2]
 LATENCY, TOP_OPS = ROOT / "labs" / "resnet-latency", ROOT / "labs" / "resnet-top-ops"
 LATENCY_SPEC = msgspec.convert(read_toml(LATENCY / "lab.toml"), LabSpec)
 SETTINGS = {"photos": "large", "near_tie": 0.25, "disagreement": 0.08}
 
 
-def load_module(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-judge = load_module("resnet_latency_judge", LATENCY / "judge.py")
-work = load_module("resnet_top_ops_judge", TOP_OPS / "judge.py").work
+judge = load_file(LATENCY / "judge.py", "resnet_latency_judge")
+work = load_file(TOP_OPS / "judge.py", "resnet_top_ops_judge").work
 
 
 @pytest.mark.parametrize("lab", [LATENCY, TOP_OPS], ids=lambda path: path.name)
@@ -187,7 +180,7 @@ def latencies(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch.nn.functional, "linear", last_layer)
 
     def run(folder):
-        script, waited = load_module(f"predict_of_{folder.parent.name}", folder / "predict.py"), []
+        script, waited = load_file(folder / "predict.py", f"predict_of_{folder.parent.name}"), []
         load = script.load
 
         def timed_load(device):
@@ -291,7 +284,7 @@ def test_each_target_is_missed_alone(device, reference_s, learner_s, missed):
 
 def test_on_every_machine_that_was_thought_of_the_fixes_pass_on_a_gpu_and_the_cause_is_the_same():
     """From the host's part of a request, as it was measured, and assumed times of the network: docs/gpu.md."""
-    benchmark = load_module("resnet_latency_benchmark", ROOT / "benchmarks" / "resnet_latency.py")
+    benchmark = load_file(ROOT / "benchmarks" / "resnet_latency.py", "resnet_latency_benchmark")
     lines = (ROOT / "docs" / "measured" / "resnet_latency_host.md").read_text().splitlines()
     host_ms = {name: float(ms) for name, ms in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", "\n".join(lines), re.MULTILINE)}
     targets = {spec.id: spec.target for spec in LATENCY_SPEC.devices["cuda"].criteria if spec.kind == "target"}

@@ -258,7 +258,7 @@ class SnapshotReader:
     def _number(self, form: struct.Struct) -> Any:
         return form.unpack(self._take(form.size))[0]
 
-    def _push_number(self, form: str) -> None:
+    def _push_number(self, form: struct.Struct) -> None:
         self._push(self._number(form))
 
     def _size(self, size: int, limit: int) -> int:

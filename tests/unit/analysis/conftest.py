@@ -1,24 +1,20 @@
 """Synthetic captures, made by the script that ships with the data sets."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from bottleneck_lab import load, summarise
 
+from ...modules import load_file
+
 MAKE = Path(__file__).parents[3] / "datasets" / "captures" / "make.py"
 
 
 @pytest.fixture(scope="session")
 def make():
-    spec = importlib.util.spec_from_file_location("make_captures", MAKE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_captures"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(MAKE, "make_captures")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`make gpu` with a runner that runs nothing: what it plans, remembers, records and refuses."""
 
 import gzip
-import importlib.util
 import json
 import os
 import shutil
@@ -14,17 +13,15 @@ import pytest
 from bottleneck_lab.capture.doctor import gpus
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
+from ...modules import load_file
+
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def gpu():
     before = list(sys.path)
-    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "scripts" / "gpu.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_script"] = module
-    spec.loader.exec_module(module)
-    yield module
+    yield load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
     sys.path[:] = before
     del sys.modules["gpu_script"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 from scipy.stats import binomtest
+
+from ...modules import load_file
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = 200
@@ -16,12 +17,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def simulation():
-    path = ROOT / "benchmarks" / "verdict_simulation.py"
-    spec = importlib.util.spec_from_file_location("verdict_simulation", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    yield load_file(ROOT / "benchmarks" / "verdict_simulation.py", "verdict_simulation")
+    del sys.modules["verdict_simulation"]
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.catalog import Lab, find_lab, load_labs
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.submission import MAX_FILE_BYTES, collect
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "example"
-
-
-@pytest.fixture
-def lab(monkeypatch) -> Lab:
-    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(EXAMPLE))
-    load_labs.cache_clear()
-    yield find_lab("running-mean")
-    load_labs.cache_clear()
 
 
 @pytest.fixture

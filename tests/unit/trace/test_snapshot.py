@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,15 @@ from bottleneck_lab.trace.load import load
 from bottleneck_lab.trace.snapshot import ACTIONS, Snapshot, is_snapshot, load_snapshot
 from bottleneck_lab.trace.snapshot_batches import Batches
 
+from ...modules import load_file
+
 SCRIPT = Path(__file__).parents[3] / "datasets" / "snapshots.py"
 
 
 @pytest.fixture(scope="module")
 def made_up() -> Any:
     """datasets/snapshots.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("snapshots", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["snapshots"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(SCRIPT, "snapshots")
 
 
 def saved(path: Path, content: Any, protocol: int = 4) -> Path:

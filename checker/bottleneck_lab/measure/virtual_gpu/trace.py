@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.virtual_gpu.clock import Span
 from bottleneck_lab.measure.virtual_gpu.owner import Books
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
@@ -67,21 +68,21 @@ def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     hosts = (span for span in spans if span.kind in _HOST_ROWS and span.line)
     for line, group in groupby(hosts, key=lambda span: span.line):
         rows = list(group)
-        yield _row("python_function", line, rows[0].start_us, rows[-1].end_us, tid=LINES)
+        yield emulated_row("python_function", line, rows[0].start_us, rows[-1].end_us, HOST, LINES)
 
 
 def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     for span in spans:
         if span.kind == "step":
-            yield _row("user_annotation", f"ProfilerStep#{span.name}", span.start_us, span.end_us)
+            yield emulated_row("user_annotation", f"ProfilerStep#{span.name}", span.start_us, span.end_us, HOST, HOST)
         elif span.kind in _HOST_ROWS:
             category, name = _HOST_ROWS[span.kind]
             if span.name.startswith("copy"):
                 name = "cudaMemcpyAsync"
             if span.kind != "pin":
-                yield _row("cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us)
+                yield emulated_row("cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us, HOST, HOST)
             begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (span.kind == "launch")
-            yield _row(category, name, begin, span.end_us, correlation=span.correlation)
+            yield emulated_row(category, name, begin, span.end_us, HOST, HOST, correlation=span.correlation)
         else:
             yield _device_row(span)
 
@@ -109,21 +110,6 @@ def _device_row(span: Span) -> dict[str, Any]:
         "bytes": span.nbytes,
     }
     if span.kind == "kernel":
-        return _row("kernel", f"emulated: {span.name}", span.start_us, span.end_us, DEVICE, STREAM, **about)
+        return emulated_row("kernel", f"emulated: {span.name}", span.start_us, span.end_us, DEVICE, STREAM, **about)
     name = _COPIES[span.kind].format(_MEMORY[span.pinned])
-    return _row("gpu_memcpy", name, span.start_us, span.end_us, DEVICE, STREAM, **about)
-
-
-def _row(
-    category: str, name: str, start_us: float, end_us: float, pid: int = HOST, tid: int | str = HOST, **args: Any
-) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": round(start_us, 3),
-        "dur": round(end_us - start_us, 3),
-        "args": {"emulated": True, **args},
-    }
+    return emulated_row("gpu_memcpy", name, span.start_us, span.end_us, DEVICE, STREAM, **about)

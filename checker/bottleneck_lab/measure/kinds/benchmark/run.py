@@ -15,6 +15,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Told
 from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.check import PROGRAM
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
@@ -100,16 +101,9 @@ def _labels() -> Iterator[dict[str, Any]]:
 def _event(name: str, host: bool, begin_s: float, end_s: float, *, correlation: int) -> dict[str, Any]:
     waits = host and name == "synchronize"
     category = ("cuda_runtime" if waits else "cpu_op") if host else "kernel"
-    about: dict[str, Any] = {"emulated": True, "correlation": correlation}
-    if not host:
-        about |= {"device": DEVICE, "stream": STREAM}
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": "cudaDeviceSynchronize" if waits else f"emulated: {name}",  # so that whatever reads it knows a wait
-        "pid": HOST if host else DEVICE,
-        "tid": HOST if host else STREAM,
-        "ts": round(1e6 * begin_s, 3),
-        "dur": round(1e6 * (end_s - begin_s), 3),
-        "args": about,
-    }
+    shown = "cudaDeviceSynchronize" if waits else f"emulated: {name}"  # so that whatever reads it knows a wait
+    begin_us, end_us = 1e6 * begin_s, 1e6 * end_s
+    if host:
+        return emulated_row(category, shown, begin_us, end_us, HOST, HOST, correlation=correlation)
+    where = {"device": DEVICE, "stream": STREAM}
+    return emulated_row(category, shown, begin_us, end_us, DEVICE, STREAM, correlation=correlation, **where)

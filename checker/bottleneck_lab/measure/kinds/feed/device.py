@@ -28,6 +28,7 @@ from bottleneck_lab.measure.channel.messages import (
     Failed,
     Gone,
     HandOut,
+    Infer,
     Message,
     NextEpoch,
     Ready,
@@ -215,16 +216,23 @@ class Device:
 
     def _batch(self, sent: TrainBatch) -> Batch:
         arrived_ns = time.monotonic_ns()
-        taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
-        if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in ("uint8", "float32"):
-            raise Malformed("the slot is not free, or the device does not take this type")
+        self._require_free(sent)
         if sent.count not in range(1, self.batch + 1) or sent.labels.shape != (sent.count,):
             raise Malformed("the labels do not match the images")
-        at = sent.slot * (self.arena.size // SLOTS)
-        images = self.arena.view(np.dtype(sent.dtype), (sent.count, *IMAGE_SHAPE), at)
+        images = self._images(sent)
         rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
         kept_images = np.array(images[[row for row in rows if row < sent.count]])
         return Batch(sent.slot, images, sent.labels, kept_images, arrived_ns)
+
+    def _require_free(self, sent: TrainBatch | Infer) -> None:
+        taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
+        if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in ("uint8", "float32"):
+            raise Malformed("the slot is not free, or the device does not take this type")
+
+    def _images(self, sent: TrainBatch | Infer) -> np.ndarray[Any, Any]:
+        """What lies in the slot: count x 3 x 224 x 224, a view."""
+        at = sent.slot * (self.arena.size // SLOTS)
+        return self.arena.view(np.dtype(sent.dtype), (sent.count, *IMAGE_SHAPE), at)
 
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.ranks.clock import RankClock, Span
 from bottleneck_lab.measure.kinds.ranks.costs import load_fabric
 from bottleneck_lab.measure.kinds.ranks.emulation import WARMUP_STEPS, EmulatedRun
@@ -61,19 +62,6 @@ def _labels(rank: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _span(category: str, name: str, start_us: float, end_us: float, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    row = {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": round(start_us, 3),
-        "dur": round(end_us - start_us, 3),
-    }
-    return row | {"args": {"emulated": True, **args}}
-
-
 def _steps(clock: RankClock) -> Iterator[dict[str, Any]]:
     """The steps as the host went through them, and its passes in each."""
     for step in range(WARMUP_STEPS, clock.step):
@@ -81,9 +69,9 @@ def _steps(clock: RankClock) -> Iterator[dict[str, Any]]:
         start = min(span.launched_us for span in spans)
         later = [span.launched_us for span in clock.spans if span.step > step]
         end = min(later) if later else clock.host_us
-        yield _span("user_annotation", f"ProfilerStep#{step}", start, max(end, start), HOST_PID, HOST_TID)
+        yield emulated_row("user_annotation", f"ProfilerStep#{step}", start, max(end, start), HOST_PID, HOST_TID)
         for name, begin, finish in _passes(spans):
-            yield _span("user_annotation", name, begin, finish + _LAUNCH_US, HOST_PID, HOST_TID)
+            yield emulated_row("user_annotation", name, begin, finish + _LAUNCH_US, HOST_PID, HOST_TID)
 
 
 def _passes(spans: list[Span]) -> Iterator[tuple[str, float, float]]:
@@ -111,9 +99,9 @@ def _rows(run: EmulatedRun, rank: int) -> Iterator[dict[str, Any]]:
             category, name = (
                 ("cuda_runtime", "cudaStreamSynchronize") if waits else ("cpu_op", f"emulated: {span.name}")
             )
-            yield _span(category, name, span.start_us, span.end_us, HOST_PID, HOST_TID, correlation=number)
+            yield emulated_row(category, name, span.start_us, span.end_us, HOST_PID, HOST_TID, correlation=number)
             continue
-        yield _span(
+        yield emulated_row(
             "cuda_runtime",
             "cudaLaunchKernel",
             span.launched_us,
@@ -134,4 +122,4 @@ def _rows(run: EmulatedRun, rank: int) -> Iterator[dict[str, Any]]:
             about |= {"dtype": span.dtype, "Group size": run.world, "Process Group Name": "0", "Rank": rank}
         else:
             name = f"emulated: {span.name}"
-        yield _span("kernel", name, span.start_us, span.end_us, rank, stream, **about)
+        yield emulated_row("kernel", name, span.start_us, span.end_us, rank, stream, **about)

@@ -28,7 +28,8 @@ from bottleneck_lab.measure.channel.messages import (
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, Batch, Device, EmulatedEngine
-from bottleneck_lab.measure.kinds.server.learner_api import CLASSES, IMAGE_SHAPE, MAX_BATCH, SLOTS
+from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE
+from bottleneck_lab.measure.kinds.server.learner_api import CLASSES, MAX_BATCH
 
 BLOCK = 16
 KEPT_SHARE = 0.06
@@ -96,13 +97,10 @@ class ServingDevice(Device):
 
     def _request(self, asked: Infer) -> Request:
         arrived_ns = time.monotonic_ns()
-        taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
-        if asked.slot not in range(SLOTS) or asked.slot in taken or asked.dtype not in ("uint8", "float32"):
-            raise Malformed("the slot is not free, or the device does not take this type")
+        self._require_free(asked)
         if asked.count not in range(1, MAX_BATCH + 1):
             raise Malformed(f"a batch of {asked.count} images")
-        at = asked.slot * (self.arena.size // SLOTS)
-        images = np.array(self.arena.view(np.dtype(asked.dtype), (asked.count, *IMAGE_SHAPE), at))
+        images = np.array(self._images(asked))
         kept = np.array([row for row in range(asked.count) if self._rng.random() < KEPT_SHARE], np.int64)
         means = levels(images)
         return Request(asked.slot, images, kept, images[kept], arrived_ns, means=means, kept=kept)

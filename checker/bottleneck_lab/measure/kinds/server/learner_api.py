@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,16 +15,11 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Infer, Inferred
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
+from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS, Range
 
-SLOTS = 3
-"""Batches the device holds at once: one running and two waiting."""
 MAX_BATCH = 32
-IMAGE_SHAPE = (3, 224, 224)
 CLASSES = 10
-BYTES_PER_IMAGE = 3 * 224 * 224 * 4
-"""Of the larger type that the device takes, float32."""
 
-Range = Callable[[str], contextlib.AbstractContextManager[Any]]
 Array = np.ndarray[Any, Any]
 
 

@@ -13,8 +13,9 @@ from bottleneck_lab.measure.channel.session import Role, Session, limits_of, sta
 from bottleneck_lab.measure.channel.wire import Closed, TimedOut
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess
+from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
 from bottleneck_lab.measure.kinds.server import ServerSettings
-from bottleneck_lab.measure.kinds.server.learner_api import BYTES_PER_IMAGE, MAX_BATCH, SLOTS
+from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.server.level import OK, Level, Load
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
