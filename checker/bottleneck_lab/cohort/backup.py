@@ -25,6 +25,7 @@ def back_up(cohort: Cohort, file: Path) -> int:
     """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it; how many submissions.
 
     The database is read in one transaction, and blobs are never changed: what comes in meanwhile is not in it, everything before is.
+    Raises UsageError where `file` exists.
     """
     if file.exists():
         raise UsageError(f"{file} exists already.", "Choose another name: a backup is never overwritten.")

@@ -200,7 +200,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Be sent SIGTERM when the process that started this one ends, however it ends."""
+    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises SystemExit where it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
         raise SystemExit(0)

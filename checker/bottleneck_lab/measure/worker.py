@@ -26,7 +26,7 @@ from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 
 def load_module(path: Path) -> ModuleType:
-    """The file as a module, its folder last on the search path so that it shadows nothing."""
+    """The file as a module, its folder last on the search path so that it shadows nothing. Raises ImportError, and whatever the file raises."""
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:

@@ -99,7 +99,7 @@ async def submit(request: Request) -> Response:
 
 @router.get("/captures/{name}", dependencies=[Depends(api_person)])
 def has_capture(request: Request, name: str) -> Response:
-    """Whether a capture is here already, so that nobody sends it twice."""
+    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError where it is not."""
     if not state(request).cohort.blobs.holds(name):
         raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
     return answer(Stored(name))
@@ -107,7 +107,10 @@ def has_capture(request: Request, name: str) -> Response:
 
 @router.post("/captures")
 async def store_capture(request: Request, person: ByToken) -> Response:
-    """Store the files of a capture, for a submission that names it. Few at a time: each is held in memory until it is on the disk."""
+    """Store the files of a capture, for a submission that names it. Few at a time: each is held in memory until it is on the disk.
+
+    Raises RefusedError for too many, too slow or too large ones, and for what is not a capture.
+    """
     shared = state(request)
     shared.captures.count(person.handle)
     try:

@@ -61,7 +61,7 @@ def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
 
 @router.get("/leaderboard")
 def leaderboard(request: Request, session: AsLearner) -> Response:
-    """Who chose to be seen, by labs passed."""
+    """Who chose to be seen, by labs passed. Raises RefusedError in a cohort without a leaderboard."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         if not load_settings(connection).leaderboard:

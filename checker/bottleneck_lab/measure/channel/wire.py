@@ -229,6 +229,7 @@ class Channel:
         self.send_packed(pack(message, self.arena, 1 - self.reads_half))
 
     def send_packed(self, message: bytes) -> None:
+        """Sends a message that was packed before; as `send`, raises Closed and TimedOut."""
         try:
             self.sock.sendall(message)
         except TimeoutError as error:

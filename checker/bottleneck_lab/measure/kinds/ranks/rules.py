@@ -102,7 +102,7 @@ class Ledger:
         return True
 
     def optimizer(self) -> None:
-        """The step ends: every module ran on every micro-batch, and every gradient was reduced after the last of them."""
+        """The step ends: every module ran on every micro-batch, and every gradient was reduced after the last of them. Raises Violation."""
         step = len(self.reduced_bytes) + 1
         for counts, what in ((self._forwards, "forward"), (self._backwards, "backward")):
             short = min(counts)

@@ -76,7 +76,7 @@ class Link:
                 raise self.gone() from error
 
     def receive(self) -> bytes:
-        """What the rank has sent; nothing at its end."""
+        """What the rank has sent; nothing at its end. Raises Violation where it died."""
         try:
             return self.sock.recv(1 << 16)
         except OSError as error:
