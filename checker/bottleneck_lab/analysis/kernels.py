@@ -81,7 +81,7 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
 
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
-    """Where computing and communicating kernels stand; no copies, memsets or waits."""
+    """The rows of computing and communicating kernels, by number; no copies, memsets or waits."""
     return np.flatnonzero((device.kind == ActivityKind.KERNEL) | (device.kind == ActivityKind.COMMUNICATION))
 
 

@@ -49,7 +49,7 @@ class Grade(msgspec.Struct, frozen=True):
 
     @property
     def score(self) -> float:
-        """What counts."""
+        """The points that count: `raw_score` without the penalty for being late."""
         return self.raw_score - self.penalty
 
 

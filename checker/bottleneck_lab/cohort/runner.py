@@ -248,7 +248,10 @@ def _require_verdict(result: Result | None, lease: Lease) -> Verdict:
 
 
 def keep_lock(cohort: Cohort, name: str) -> int:
-    """Be the only runner of that name on this cohort; the lock goes with the process. Raises MachineError while another has it."""
+    """Be the only runner of that name on this cohort; the lock goes with the process.
+
+    Returns the descriptor that holds it. Raises MachineError while another has it.
+    """
 
     path = Path(cohort.folder / f"runner-{name}.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -84,7 +84,10 @@ def refuse_more_cores(busy: float) -> None:
 
 
 def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleType) -> FeedRun:
-    """Hands out epochs until the utilisation is decided, and collects what the device saw. Raises LearnerFault for a script that ends early, hangs or cheats."""
+    """Hands out epochs until the utilisation is decided, and collects what the device saw.
+
+    Raises LearnerFault for a script that ends early, hangs or cheats.
+    """
     run = FeedRun(context.settings.batch)
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
     silence_s, enough = context.settings.call_s, False

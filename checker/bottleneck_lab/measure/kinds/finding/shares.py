@@ -100,7 +100,7 @@ def _student(count: int) -> float:
 
 
 def uncertainty(shares: Mapping[str, Share]) -> float:
-    """Half the width of the widest interval among the largest shares: the places that are asked for, and the next one."""
+    """Half the width (a share, 0–1) of the widest interval among the largest shares: the places that are asked for, and the next one."""
     largest = sorted(shares.values(), key=lambda share: -share.share)[: len(PLACES) + 1]
     return max(share.half_width for share in largest)
 

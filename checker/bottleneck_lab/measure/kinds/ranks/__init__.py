@@ -41,7 +41,7 @@ class RanksKind(Kind[Settings]):
         return measure_virtual(context)
 
     def profile(self, context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-        """One trace a rank, rank 0 in `trace`."""
+        """One trace a rank, rank 0 in `trace`; the exit status."""
         _collect(context)
         if context.device == "cuda":
             from bottleneck_lab.measure.kinds.ranks.gpu_check import profile_cuda

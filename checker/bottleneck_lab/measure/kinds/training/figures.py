@@ -30,7 +30,7 @@ def waits_per_interval(figures: Figures, interval: int) -> int:
 
 
 def timed_flops(figures: Figures) -> float:
-    """The arithmetic of the steps whose time counts."""
+    """The arithmetic of the steps whose time counts, FLOP."""
     return figures.flops - figures.step_flops[WARM_UP_STEPS]
 
 
