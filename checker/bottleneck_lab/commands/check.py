@@ -121,7 +121,7 @@ def check_here(
     if key_file:
         _require_secret(key_file, lab)
     with workspace.working("lab check", wait=not no_wait, on_wait=waiting), submission(workspace, lab) as folder:
-        verdict = _measure(workspace, folder, chosen)
+        verdict = _check(workspace, folder, chosen)
         verdict = sign(verdict, key) if key else verdict
         attempt = record(workspace, verdict, folder)
     standing = verdict.diagnosis
@@ -170,7 +170,7 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
         )
 
 
-def _measure(workspace: Workspace, folder: Path, device: Device) -> Verdict:
+def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
     questions, solution = asked(workspace), load_answers(lab.solution)
     commitments = load_record(workspace).commitments

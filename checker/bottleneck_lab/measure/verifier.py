@@ -68,7 +68,7 @@ def check_lab(
     specs = [*lab.spec.devices[device].criteria, *asked]
     ended = _Ended()
     with Janitor() as janitor:
-        _measure(ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required)
+        _measure_into(ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required)
     measured, stopped = ended.measured, ended.stopped
     results = _complete([*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None)
     conclusion = conclude(results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions)
@@ -112,7 +112,7 @@ def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionRe
     ]
 
 
-def _measure(
+def _measure_into(
     ended: _Ended,
     specs: list[CriterionSpec],
     janitor: Janitor,
