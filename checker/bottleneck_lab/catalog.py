@@ -328,7 +328,16 @@ def find_dataset(name: str) -> Path | None:
 
 def load_course() -> CourseSpec:
     """The course of this installation: the packs' stages of a name join its own, others follow."""
-    first, *others = [load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()]
+    return _joined(_courses())
+
+
+def _courses() -> dict[Path, CourseSpec]:
+    """The course of each content, this project's own first: what finding it costs is paid once."""
+    return {root: load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()}
+
+
+def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
+    first, *others = courses.values()
     stages = {stage.name: stage for stage in first.stages}
     for stage in [stage for course in others for stage in course.stages]:
         known = stages.get(stage.name)
@@ -340,16 +349,17 @@ def load_course() -> CourseSpec:
 def load_labs() -> dict[str, Lab]:
     """Every lab of the course by its slug, in the course's order. Raises LabError where two packs have a lab of one name."""
     homes: dict[str, Path] = {}
-    for root in content_roots():
-        for stage in load_declared(root / "labs" / "course.toml", CourseSpec).stages:
-            for slug in stage.labs:
-                if slug in homes:
-                    raise LabError(
-                        f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
-                        "Take one of them out of BOTTLENECK_LAB_PACKS, or uninstall that pack.",
-                    )
-                homes[slug] = root
-    return {slug: _load_lab(homes[slug], stage.name, slug) for stage in load_course().stages for slug in stage.labs}
+    courses = _courses()
+    for root, slug in [
+        (root, slug) for root, course in courses.items() for stage in course.stages for slug in stage.labs
+    ]:
+        if slug in homes:
+            raise LabError(
+                f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
+                "Take one of them out of BOTTLENECK_LAB_PACKS, or uninstall that pack.",
+            )
+        homes[slug] = root
+    return {slug: _load_lab(homes[slug], stage.name, slug) for stage in _joined(courses).stages for slug in stage.labs}
 
 
 def _load_lab(root: Path, stage: str, slug: str) -> Lab:
