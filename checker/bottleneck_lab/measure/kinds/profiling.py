@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from isal import igzip
 
 from bottleneck_lab.measure.context import Context
 
@@ -68,9 +71,18 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
         activities=activities,
         schedule=plan,
         record_shapes=True,
-        on_trace_ready=lambda finished: finished.export_chrome_trace(str(trace)),
+        on_trace_ready=lambda finished: export(finished, trace),
     ) as profiler:
         yield profiler.step if schedule else lambda: None
+
+
+def export(profiler: Any, trace: Path) -> None:
+    """Writes what torch.profiler has recorded to `trace` (.json.gz). Its own way there compresses as slowly as gzip can, line by line."""
+    plain = trace.with_suffix("")
+    profiler.export_chrome_trace(str(plain))
+    with plain.open("rb") as source, igzip.open(trace, "wb", compresslevel=1) as out:  # type: ignore[no-untyped-call]  # isal has no types for it
+        shutil.copyfileobj(source, out, 4 << 20)
+    plain.unlink()
 
 
 def print_learners(error: Exception, folder: Path) -> None:

@@ -1,0 +1,52 @@
+"""How much of a lab that answers calls is captured: all that is asked for, unless the trace would be too large to be of use."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bottleneck_lab.measure.kinds import profiling
+from bottleneck_lab.measure.kinds.speedup import profiled
+
+SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
+
+
+def tiny_operators(count):
+    ones = torch.ones(4)
+
+    def call():
+        for _ in range(count):
+            ones.add(1)
+
+    return call
+
+
+@pytest.mark.parametrize(("most_bytes", "recorded"), [(10**9, 8), (10**3, 3)])
+def test_calls_of_too_many_events_are_recorded_fewer_times_but_three(tmp_path, monkeypatch, most_bytes, recorded):
+    monkeypatch.setattr(profiled, "MOST_BYTES", most_bytes)
+    schedule = profiled.as_short_as_needed(SCHEDULE, tiny_operators(50), tmp_path / "trace.json.gz")
+    assert schedule == SCHEDULE | {"active": recorded}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_between_as_many_as_fit(tmp_path, monkeypatch):
+    def weigh(_profiler, path):
+        Path(path).write_bytes(bytes(8_000_000))
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", weigh)
+    schedule = profiled.as_short_as_needed(SCHEDULE, lambda: None, tmp_path / "trace.json.gz")
+    assert schedule["active"] == 5
+
+
+def test_a_trace_is_compressed_and_nothing_else_is_left(tmp_path):
+    content = {"traceEvents": [{"ph": "X", "name": "call"}]}
+    written = SimpleNamespace(export_chrome_trace=lambda path: Path(path).write_text(json.dumps(content)))
+    profiling.export(written, tmp_path / "trace.json.gz")
+    with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
+        assert json.load(file) == content
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
