@@ -28,8 +28,8 @@ import mlperf_loadgen as loadgen
 import numpy as np
 from PIL import Image
 
-from bottleneck_lab.measure.kinds.server import figures
-from bottleneck_lab.measure.kinds.server.level import Load
+from bottleneck_lab.measure.kinds.requests import figures
+from bottleneck_lab.measure.kinds.requests.level import Load
 from bottleneck_lab.measure.kinds.server.pictures import Strips, make_strips
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 

@@ -7,7 +7,9 @@ judge = answers(confusion=exact, loss=close(atol=1e-5))
 
 from __future__ import annotations
 
+import json as json_
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,3 +86,33 @@ def _form(got: Any, want: Any) -> str | None:
 
 def _nan(array: Any) -> Any:
     return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of HTTP, as the judge of a server makes it."""
+
+    method: str = "GET"
+    path: str = "/"
+    body: bytes = b""
+    content_type: str = "application/octet-stream"
+
+
+def get(path: str) -> Request:
+    """A request without a body."""
+    return Request(path=path)
+
+
+def post(path: str, body: bytes = b"", *, json: Any = None, content_type: str = "") -> Request:
+    """A request with a body: these bytes, or a value as JSON."""
+    if json is not None:
+        return Request("POST", path, json_.dumps(json).encode(), content_type or "application/json")
+    return Request("POST", path, body, content_type or "application/octet-stream")
+
+
+def parsed(reply: bytes) -> Any:
+    """A reply as the value that its JSON stands for; None, too, where it is no JSON."""
+    try:
+        return json_.loads(reply)
+    except (ValueError, RecursionError):
+        return None

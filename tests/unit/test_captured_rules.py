@@ -79,3 +79,18 @@ def test_where_recording_is_the_task_the_solution_records(monkeypatch, slug, rec
     (entry,) = lab.spec.editable
     assert seen[entry] == (getattr(lab, recorded) / entry).read_bytes()
     assert all(seen[name] == (lab.path / name).read_bytes() for name in lab.spec.files if name != entry)
+
+
+@pytest.mark.parametrize(
+    ("slug", "changes", "captured_"),
+    [
+        ("perf-gate", {}, False),
+        ("perf-gate", {"taught": "sync-stalls"}, True),
+        ("resnet-latency", {"taught": ""}, True),
+    ],
+)
+def test_a_lab_without_a_timeline_is_captured_only_for_what_it_says_of_one(monkeypatch, slug, changes, captured_):
+    found = find_lab(slug)
+    changed = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, **changes))
+    monkeypatch.setattr(proving, "capture_problems", lambda *_: [])
+    assert bool(list(proving.prove(changed, None, "capture", None))) == captured_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import msgspec
 import typer
 
 from bottleneck_lab.capture.doctor import choose_device
-from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.catalog import content_roots, find_lab, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.playing import play as play_through
 from bottleneck_lab.commands.proving import prove
@@ -24,7 +25,11 @@ from bottleneck_lab.grading.margins import calibrate as judge_targets
 from bottleneck_lab.measure.lab_rules import add_to_course, check_course, check_files, course_names
 from bottleneck_lab.workspace.atomic import explained
 
-_EXAMPLE, _ENTRY = "running-mean", "smooth.py"
+_EXAMPLES = {
+    "speedup": ("example", "running-mean", "smooth.py"),
+    "requests": ("example-server", "price-board", "board.py"),
+}
+"""A lab of each kind that `lab dev new` knows: its folder, its name and its workload's file."""
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 
 
@@ -126,13 +131,18 @@ def play(
     lab: Annotated[str, typer.Argument(help="The lab to go through.", autocompletion=completion.lab_names)],
     device: DeviceName = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the verdict: measure nothing.")] = False,
+    solution: Annotated[
+        bool, typer.Option("--solution", help="Then hand in the solution's files: its verdict, too.")
+    ] = False,
 ) -> None:
     """Go through a lab as a learner will: brief, blind report, hints, questions, and the verdict on the shipped files.
 
     It happens in a folder of its own that is gone afterwards, with the solution's diagnosis. Look for whatever tells the cause too early.
     """
+    if no_check and solution:
+        raise UsageError("--no-check measures nothing, the solution included.", "Leave one of the two out.")
     found = find_lab(lab)
-    status = play_through(found, choose_device(found, device), measure=not no_check)
+    status = play_through(found, choose_device(found, device), measure=not no_check, solve=solution)
     if status not in (ExitCode.OK, ExitCode.FAIL):  # the shipped files have to fail
         raise typer.Exit(status)
 
@@ -146,10 +156,14 @@ def new(
         str, typer.Option("--course", metavar="STAGE", help="Add it to this stage of labs/course.toml.")
     ] = "",
     entry: Annotated[
-        str, typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.")
-    ] = _ENTRY,
+        str,
+        typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.", show_default=False),
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--kind", help="What it measures: speedup, or requests for a server.")
+    ] = "speedup",
 ) -> None:
-    """Create a new lab from the example in docs/authors.md.
+    """Create a new lab from an example in docs/authors.md.
 
     It is complete and works; change it piece by piece.
     """
@@ -157,6 +171,10 @@ def new(
         raise UsageError(
             f"'{slug}' is not a valid lab name.", "Use small letters, digits and hyphens: `memory-copies`."
         )
+    if kind not in _EXAMPLES:
+        raise UsageError(f"There is no example of the kind '{kind}'.", f"There are: {', '.join(_EXAMPLES)}.")
+    example, like, example_entry = _EXAMPLES[kind]
+    entry = entry or example_entry
     if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
         raise UsageError(f"'{entry}' is not a file of Python.", "Name it as it could be imported: `train.py`.")
     targets = [into / part / slug for part in _PARTS]
@@ -165,35 +183,37 @@ def new(
             raise UsageError(f"{target} exists already.", "Choose another name, or remove that folder first.")
     with explained(into):
         for part, target in zip(_PARTS, targets, strict=True):
-            shutil.copytree(_example() / part / _EXAMPLE, target, ignore=shutil.ignore_patterns("__pycache__"))
-            _rename_entry(target, entry)
+            shutil.copytree(_example(example) / part / like, target, ignore=shutil.ignore_patterns("__pycache__"))
+            _rename_entry(target, example_entry, entry)
         if course:
             add_to_course(into / "labs" / "course.toml", course, slug)
     for target in targets:
         say(f"made {target}")
-    if course_names(into, slug):
-        say(f"\nNext: `lab dev check {slug}`.", style="bold")
-    else:
-        say(
-            f"\nNext: add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then `lab dev check {slug}`.",
-            style="bold",
-        )
+    first = "" if course_names(into, slug) else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
+    say(f"\nNext: {first}`{_found(into)}lab dev check {slug}`.", style="bold")
 
 
-def _rename_entry(folder: Path, entry: str) -> None:
+def _found(into: Path) -> str:
+    """What has to stand before a command that is to find the labs of a folder."""
+    here = into.resolve()
+    known = here in [root.resolve() for root in content_roots()]
+    return "" if known else f"BOTTLENECK_LAB_PACKS={shlex.quote(str(here))} "
+
+
+def _rename_entry(folder: Path, old: str, entry: str) -> None:
     """Calls the example's workload `entry`, and whatever speaks of it accordingly."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace(_ENTRY, entry), encoding="utf-8")
-        if path.name == _ENTRY:
+        path.write_text(text.replace(old, entry), encoding="utf-8")
+        if path.name == old:
             path.rename(path.with_name(entry))
 
 
-def _example() -> Path:
-    """The lab that docs/authors.md explains: the wheel's copy of it, or the checkout's."""
+def _example(name: str) -> Path:
+    """A folder with a lab that docs/authors.md explains: the wheel's copy of it, or the checkout's."""
     package = Path(__file__).resolve().parents[1]
-    wheel = package / "content" / "example"
-    return wheel if wheel.is_dir() else package.parents[1] / "docs" / "example"
+    wheel = package / "content" / name
+    return wheel if wheel.is_dir() else package.parents[1] / "docs" / name
 
 
 def key(
@@ -208,7 +228,7 @@ def key(
 COMMANDS = {
     "check": (check, "lab dev check dataloader --static"),
     "calibrate": (calibrate, "lab dev calibrate laptop.json h100.json"),
-    "play": (play, "lab dev play my-lab"),
+    "play": (play, "lab dev play my-lab --solution"),
     "new": (new, "lab dev new my-lab --course beginner --entry train.py"),
     "key": (key, "lab dev key runner.pem"),
 }

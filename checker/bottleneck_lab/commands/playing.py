@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import Device, Lab, QuestionSpec
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.home import home
 
@@ -18,10 +20,10 @@ _MARKED = "0-1 ms"
 """Stands for a stretch, which nobody but a reader of the capture can mark."""
 
 
-def play(lab: Lab, device: Device, *, measure: bool) -> int:
+def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:
     """Print the brief and what each command says, from `lab start` to the verdict on the shipped files; the last command's status.
 
-    The diagnosis is the solution's. Without `measure` the verdict is left out.
+    The diagnosis is the solution's. Without `measure` there is no verdict; with `solve` there is a second one, on the solution's files.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
         own, place = Path(scratch) / "home", Path(scratch) / lab.name
@@ -33,6 +35,9 @@ def play(lab: Lab, device: Device, *, measure: bool) -> int:
         status = _run(["start", lab.slug, str(place), "--device", device], Path(scratch), own)
         for arguments in () if status else _commands(lab, measure=measure):
             status = _run(arguments, place, own)
+        if solve and status in (ExitCode.OK, ExitCode.FAIL, ExitCode.INCONCLUSIVE):
+            _put_solution(lab, place)
+            status = _run(["check"], place, own)
         return status
 
 
@@ -46,6 +51,13 @@ def _commands(lab: Lab, *, measure: bool) -> Iterator[list[str]]:
         yield from ([["report"]] if lab.spec.evidence == "profile" else [])
     if measure:
         yield ["check"]
+
+
+def _put_solution(lab: Lab, place: Path) -> None:
+    """The solution's files over the shipped ones."""
+    for name in lab.spec.editable:
+        _say_command(f"cp solutions/{lab.slug}/{name} {name}")
+        shutil.copyfile(lab.solution / name, place / name)
 
 
 def _answers(lab: Lab) -> list[str]:

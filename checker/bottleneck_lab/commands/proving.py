@@ -35,7 +35,7 @@ _SLOW = ("correct but slow", "the mechanism is still there")
 def prove(lab: Lab, device: str | None, only: Part | None, name: str | None) -> Iterator[Row]:
     """Capture the starter and grade it, the solution, every variant and every mutant; or a part of these, or one by name."""
     chosen = choose_device(lab, device)
-    if name is None and only in (None, "capture"):
+    if name is None and only in (None, "capture") and _has_capture(lab):
         what = "solution" if kind_of(lab).records_itself else "starter"
         yield Row(lab.slug, f"capture of the {what} on {chosen}", capture_problems(lab, chosen))
     if name is None and only in (None, "starter"):
@@ -93,8 +93,19 @@ def machine() -> str:
     return gpu if gpu != "none" else f"{found['cpu']}, {found['cores']} cores"
 
 
+def _has_capture(lab: Lab) -> bool:
+    """Whether learners capture the lab, or it says something of a capture all the same."""
+    spec = lab.spec
+    said = [
+        spec.taught,
+        *(hint.finding for hint in spec.hints),
+        *(asked.from_capture or asked.shows for asked in spec.questions),
+    ]
+    return spec.evidence == "profile" or any(said)
+
+
 def capture_problems(lab: Lab, device: Device) -> list[str]:
-    """What a capture of the shipped workload shows otherwise than lab.toml says; none for a lab without a timeline.
+    """What a capture of the shipped workload shows otherwise than lab.toml says.
 
     Where recording is the learner's task, the solution records it.
     """
@@ -111,9 +122,7 @@ def capture_problems(lab: Lab, device: Device) -> list[str]:
                     lab, workspace, device, "torch", data=data_folder(lab), home=home(), out=out, progress=show
                 )
             return captured(lab, read_capture(out))
-        except UsageError as error:
-            return [] if lab.spec.evidence == "run" else [error.message]
-        except CaptureError as error:
+        except (UsageError, CaptureError) as error:
             return [error.message]
 
 

@@ -11,8 +11,9 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.grading.criteria import conclude
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.kinds.requests import check as loading
+from bottleneck_lab.measure.kinds.requests.level import Level
 from bottleneck_lab.measure.kinds.server import ServerSettings, check
-from bottleneck_lab.measure.kinds.server.level import Level
 from bottleneck_lab.measure.kinds.server.session import device_times_s
 
 LAB = find_lab("inference-server")
@@ -76,10 +77,10 @@ class Server:
 class Bench(check.Bench):
     """Loads made-up servers: the shipped one first, then the learner's."""
 
-    def start(self, role, folder, times_s):
+    def start(self, role, folder):
         return self.learner
 
-    def closed(self, server, seconds=check.CLOSED_S):
+    def closed(self, server, seconds):
         count = int(server.rate * 7)
         return server.batches_of(lambda: server.level(np.linspace(0, 7, count), 0.5))
 
@@ -98,6 +99,13 @@ class Load:
         return level
 
 
+def bench_of(context, load=None):
+    bad = "A body that is not a JPEG file"
+    strips = SimpleNamespace(header=b"\xff\xd8")
+    clients = context.settings.clients
+    return Bench(context, np.random.default_rng(0), load, clients, check.CLOSED_S, bad, strips=strips)
+
+
 @pytest.fixture
 def checked(monkeypatch):
     """Function: the outcome of a check of a learner's server beside a shipped one, its reason and all results by id."""
@@ -110,19 +118,20 @@ def checked(monkeypatch):
 
     def run(learner, shipped=None, shipped_again=None, other_cores=0.0):
         shipped = shipped or Server(50.0, busy=0.33)
-        monkeypatch.setattr(check.LoadMeter, "cores", lambda _: other_cores)
+        monkeypatch.setattr(loading.LoadMeter, "cores", lambda _: other_cores)
         context = SimpleNamespace(
             progress=lambda *_: None,
             submission=None,
             settings=ServerSettings(),
             required=lambda id_: next(spec for spec in SPECS if spec.id == id_),
+            criterion=lambda id_: next(spec for spec in SPECS if spec.id == id_),
         )
-        bench = Bench(context, np.random.default_rng(0), SimpleNamespace(header=b"\xff\xd8"), Load(learner))
+        bench = bench_of(context, Load(learner))
         bench.learner = learner
         if shipped_again is not None:
             thaw = shipped.thaw
             shipped.thaw = lambda: (thaw(), setattr(shipped, "rate", shipped_again))
-        found = check.measure_both(bench, shipped, (0.02, 0.005))
+        found = loading.measure_both(bench, shipped)
         results = check.grade(context, found, 100)
         conclusion = conclude(results, specs=SPECS)
         return conclusion.outcome, conclusion.reason, {result.id: result for result in results}
@@ -193,6 +202,7 @@ def test_the_device_takes_its_share_of_the_pre_processing():
 
 
 def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
-    assert check._long_enough_s(16, 100.0) == check.CLOSED_S
-    assert check._long_enough_s(16, 16.0) == pytest.approx(13.0)
-    assert check._long_enough_s(16, 1.0) == check.MOST_CLOSED_S
+    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    assert loading.long_enough_s(bench, 100.0) == check.CLOSED_S
+    assert loading.long_enough_s(bench, 16.0) == pytest.approx(13.0)
+    assert loading.long_enough_s(bench, 1.0) == loading.MOST_CLOSED_S

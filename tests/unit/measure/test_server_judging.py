@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.kinds.requests.level import Level
 from bottleneck_lab.measure.kinds.server import figures
 from bottleneck_lab.measure.kinds.server.judging import check_answers, check_pixels
-from bottleneck_lab.measure.kinds.server.level import Level
 from bottleneck_lab.measure.kinds.server.pictures import STRIPS, Strips
 
 N = 12
@@ -113,5 +113,5 @@ def test_rates_and_idle_time_come_from_batches_and_count_only_what_was_answered(
     assert figures.rates(level, batches) == pytest.approx([100.0] * len(figures.rates(level, batches)))
     assert len(figures.rates(level, batches)) >= 12
     assert figures.idle(level, batches) == pytest.approx([0.25] * len(figures.idle(level, batches)))
-    refused = Level(level.pictures, begun, begun, begun + MS, half, level.replies, 0.1)
+    refused = Level(level.asked, begun, begun, begun + MS, half, level.replies, 0.1)
     assert figures.rates(refused, batches)[0] == pytest.approx(50.0)

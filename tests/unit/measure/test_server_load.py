@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bottleneck_lab.measure.kinds.server import figures
+from bottleneck_lab.measure.kinds.requests import figures
+from bottleneck_lab.measure.kinds.requests.level import Level, Load
+from bottleneck_lab.measure.kinds.requests.load import LOST
+from bottleneck_lab.measure.kinds.requests.loops import compare_loops
+from bottleneck_lab.measure.kinds.requests.messages import Messages, message
 from bottleneck_lab.measure.kinds.server.device import levels
 from bottleneck_lab.measure.kinds.server.judging import seen_by_model
-from bottleneck_lab.measure.kinds.server.level import Level, Load
-from bottleneck_lab.measure.kinds.server.load import LOST
-from bottleneck_lab.measure.kinds.server.loops import compare_loops
-from bottleneck_lab.measure.kinds.server.pictures import CROP, RESIZED, Strips, make_strips
+from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
 from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_points
 
 
@@ -88,12 +89,13 @@ def test_a_picture_is_a_whole_file_and_shows_what_is_said_of_it(strips):
     assert elsewhere.min() > 10
 
 
-def test_strips_are_the_same_when_they_are_read_again(strips, tmp_path):
-    strips.save(tmp_path / "strips.npz")
-    again = Strips.load(tmp_path / "strips.npz")
-    picture = strips.draw(1, np.random.default_rng(3))
-    assert again.file(picture[0]) == strips.file(picture[0])
-    assert (again.seen(picture) == strips.seen(picture)).all()
+def test_pictures_are_the_same_when_another_process_puts_them_together(strips, tmp_path):
+    pictures = strips.draw(2, np.random.default_rng(3))
+    strips.messages(pictures).save(tmp_path / "messages.npz")
+    again = Messages.load(tmp_path / "messages.npz")
+    assert [again.whole(number) for number in range(3)] == [
+        message(HEAD, strips.file(pictures[number])) for number in (0, 1, 0)
+    ]
 
 
 def test_the_model_sees_the_same_in_bytes_and_in_floats():
@@ -137,7 +139,7 @@ def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
 
 def test_bad_requests_are_sent_as_planned(load, tmp_path):
     server = Server(tmp_path / "s", lambda _: (200, 0.0))
-    level = load.open(server.address, 60.0, 0.5, time.sleep, broken={1: b"no picture"}, leaves=[3])
+    level = load.open(server.address, 60.0, 0.5, time.sleep, broken={1: message(HEAD, b"no picture")}, leaves=[3])
     assert b"no picture" in server.bodies
     assert level.status[3] == LOST
     assert len(server.bodies) == len(level.status) - 1, "who leaves does not finish the upload"

@@ -89,7 +89,7 @@ class Session:
                     "tampered", f"{doing}: the reply is not a message of the protocol ({error})."
                 ) from None
             if isinstance(message, Failed):
-                raise self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
+                raise self.failed(message, doing)
             return message
 
     def watch(self, doing: str) -> None:
@@ -111,6 +111,10 @@ class Session:
         if not isinstance(message, due):
             raise self.fault("tampered", f"{doing}: {type(message).__name__} arrived instead of {due.__name__}.")
         return message
+
+    def failed(self, message: Failed, doing: str) -> LearnerFault | VerifierFault:
+        """The exception for a worker that reports one of its own."""
+        return self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
         """The exception that blames this worker's owner; a relay that does not run cannot pass on an answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -11,7 +12,7 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.kinds.feed.check import as_pixels
-from bottleneck_lab.measure.kinds.server.level import OK, Level
+from bottleneck_lab.measure.kinds.requests.level import OK, Level
 from bottleneck_lab.measure.kinds.server.pictures import Strips
 
 LIGHT_AT_MOST = 3.0
@@ -61,11 +62,20 @@ def check_answers(level: Level, batches: Sequence[Ran], strips: Strips, *, all_o
     runs = Runs.of(batches)
     if not len(answered) or not len(runs.means):
         return "Requests were answered that the model was never asked." if len(answered) else None
-    rows, apart = runs.nearest(seen_by_model(strips, level.pictures[answered]))
+    rows, apart = runs.nearest(seen_by_model(strips, level.asked[answered]))
     for number, row, difference in zip(answered, rows, apart, strict=True):
         if problem := _wrong(level, int(number), runs, int(row), float(difference)):
             return f"Request {number + 1} of {len(level.status)}: {problem}"
     return None
+
+
+def scores_of(reply: bytes) -> Array | None:
+    """The scores that a request was answered with; None where the reply is not of that form."""
+    try:
+        scores = np.array(json.loads(reply)["scores"], np.float64)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    return scores if scores.ndim == 1 and np.isfinite(scores).all() else None
 
 
 def _refused(level: Level, all_of: Array) -> str | None:
@@ -78,7 +88,7 @@ def _refused(level: Level, all_of: Array) -> str | None:
 
 
 def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str | None:
-    scores = level.scores(number)
+    scores = scores_of(level.replies[number])
     if scores is None or len(scores) != runs.scores.shape[1]:
         return 'its reply is not JSON of the form {"scores": [10 numbers]}.'
     if apart > LIGHT_AT_MOST:
@@ -94,7 +104,7 @@ def check_pixels(
     levels: Sequence[Level], batches: Sequence[Ran], strips: Strips, judge: ModuleType
 ) -> tuple[str | None, int]:
     """What is wrong with the pixels that were kept, if anything, and how many pictures were compared."""
-    pictures = np.concatenate([level.pictures for level in levels])
+    pictures = np.concatenate([level.asked for level in levels])
     sent = Runs(seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures)))
     checked = 0
     for means, image in _spread(list(_kept(batches)), MAX_COMPARED):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bottleneck_lab.measure.kinds.requests.messages import Messages, head
 from bottleneck_lab.measure.kinds.server.device import block_means
 
 WIDTH, HEIGHT = 1024, 768
@@ -27,6 +28,7 @@ RESIZED = (341, 256)
 CROP = 224
 QUALITY = 87
 SOURCES = 40
+HEAD = head("POST", "/classify", "image/jpeg")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _START_OF_SCAN, _END = b"\xff\xda", b"\xff\xd9"
 
@@ -47,9 +49,8 @@ class Strips:
 
     def file(self, picture: Array) -> bytes:
         """A picture as a JPEG file."""
-        scans = [self.scans[photo][place] for place, photo in enumerate(picture)]
-        marked = [scan + bytes([0xFF, 0xD0 + place % 8]) for place, scan in enumerate(scans[:-1])]
-        return b"".join([self.header, *marked, scans[-1], _END])
+        scans = [self.scans[photo][place] + _mark(place) for place, photo in enumerate(picture)]
+        return b"".join([self.header, *scans])
 
     def seen(self, pictures: Array) -> Array:
         """The means of blocks that the model must see of pictures: N × 14 × 14 × 3, 0–255."""
@@ -57,20 +58,17 @@ class Strips:
         whole = rows.reshape(len(pictures), 2 * STRIPS, 14, 3)
         return np.ascontiguousarray(whole[:, 1:-1])  # the crop leaves out half a strip above and below
 
-    def save(self, path: Path) -> None:
-        """Writes what the load generator needs."""
-        scans = [scan for photo in self.scans for scan in photo]
-        ends = np.cumsum([len(scan) for scan in scans])
-        np.savez(path, header=_bytes(self.header), scans=_bytes(b"".join(scans)), ends=ends, means=self.means)
+    def messages(self, asked: Array) -> Messages:
+        """Requests with these pictures, put together by whoever sends them."""
+        scans = [scan + _mark(place) for photo in self.scans for place, scan in enumerate(photo)]
+        places = 2 + asked * STRIPS + np.arange(STRIPS)
+        first = np.broadcast_to([0, 1], (len(asked), 2))
+        return Messages([HEAD, self.header, *scans], np.concatenate([first, places], axis=1))
 
-    @classmethod
-    def load(cls, path: Path) -> Strips:
-        """Reads it again."""
-        with np.load(path, allow_pickle=False) as saved:
-            whole, ends = saved["scans"].tobytes(), saved["ends"].tolist()
-            scans = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-            groups = [scans[at : at + STRIPS] for at in range(0, len(scans), STRIPS)]
-            return cls(saved["header"].tobytes(), groups, saved["means"])
+
+def _mark(place: int) -> bytes:
+    """What follows a strip: a restart marker, or the end of the file."""
+    return _END if place == STRIPS - 1 else bytes([0xFF, 0xD0 + place % 8])
 
 
 def make_strips(data: Path, rng: np.random.Generator, sources: int = SOURCES) -> Strips:
@@ -110,7 +108,3 @@ def _means(picture: Image.Image) -> Array:
     means = block_means(resized.transpose(2, 0, 1)[None])[0]
     strips: Array = means.reshape(STRIPS, 2, CROP // 16, 3)
     return strips
-
-
-def _bytes(raw: bytes) -> Array:
-    return np.frombuffer(raw, np.uint8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bottleneck_lab.measure.kinds.server.level import Level
+from bottleneck_lab.measure.kinds.requests.level import Level
 
 SIZES = (1, 2, 4, 8, 16, 32)
 WIDTH = 40

@@ -1,49 +1,16 @@
-"""The learner's server in the learner's own folder, for `lab run` and `lab profile`: no sandbox, no secrets, and with `--trace` under torch.profiler.
-
-Over a pipe it is told what to capture. When that is closed, it ends.
-"""
+"""The learner's inference server in the learner's own folder, for `lab run` and `lab profile`, with a model on the verifier's device."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import socket
-import sys
-import threading
-import time
-from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
-from bottleneck_lab.measure.kinds.profiling import child_parser, run_child
+from bottleneck_lab.measure.kinds.profiling import child_parser
+from bottleneck_lab.measure.kinds.requests.profiled import run_server
 from bottleneck_lab.measure.kinds.server.learner_api import Model
-from bottleneck_lab.measure.kinds.server.script import script_parser
-from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.worker import load_module
-
-
-def capture(seconds: float, trace: Path | None) -> None:
-    """Records every thread of this process for so long; without `trace` nothing is written."""
-    import torch
-
-    # The only way to record threads that ran before the profiler; torch publishes no other name for it.
-    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    with torch.profiler.profile(experimental_config=everywhere) as profiler:
-        time.sleep(seconds)
-    if trace is not None:
-        profiler.export_chrome_trace(str(trace))
-
-
-def obey(options: argparse.Namespace) -> None:
-    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) when it is told to; ends this process when the pipe is closed."""
-    with os.fdopen(options.control) as lines:
-        for line in lines:
-            word, value = line.split()
-            if word == "capture":
-                capture(float(value), options.trace)
-            else:
-                setattr(sys.modules[options.entry.stem], word, int(value))
-    os._exit(0)
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -57,24 +24,11 @@ def serve(options: argparse.Namespace) -> None:
     module.serve(socket.socket(fileno=options.listener), model)
 
 
-def serve_to_the_end(options: argparse.Namespace) -> None:
-    """The server with whatever it raises, which ends this process."""
-    try:
-        run_child(serve, options)
-    finally:
-        os._exit(1)  # it is not to return
-
-
 def main() -> None:
-    """Entry point. The profiler wants the main thread; the server does with another."""
-    parser = script_parser(child_parser())
-    parser.add_argument("--control", type=int, required=True)
-    options = parser.parse_args()
-    os.sched_setaffinity(0, loading_cores())
-    if options.trace:
-        capture(0.0, None)  # the first takes seconds to set up
-    threading.Thread(target=serve_to_the_end, args=(options,), daemon=True).start()
-    obey(options)
+    """Entry point."""
+    parser = child_parser()
+    parser.add_argument("--arena", type=int, required=True)
+    run_server(serve, parser)
 
 
 if __name__ == "__main__":

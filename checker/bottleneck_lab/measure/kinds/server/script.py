@@ -8,16 +8,9 @@ from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Done, Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
+from bottleneck_lab.measure.kinds.requests.script import script_parser
 from bottleneck_lab.measure.kinds.server.learner_api import Model
 from bottleneck_lab.measure.worker import load_module, serve
-
-
-def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what a server needs to reach its device and its clients."""
-    parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--arena", type=int, required=True)
-    parser.add_argument("--listener", type=int, required=True)
-    return parser
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
@@ -33,6 +26,7 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--entry", type=Path, required=True)
+    parser.add_argument("--arena", type=int, required=True)
     options = script_parser(parser).parse_args()
     channel = Channel(socket.socket(fileno=options.socket))
     serve(channel, options.entry.parent, lambda: run_server(channel, options))

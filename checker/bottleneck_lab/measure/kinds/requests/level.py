@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.server.load import Plan
-from bottleneck_lab.measure.kinds.server.pictures import Strips
+from bottleneck_lab.measure.kinds.requests.load import Plan
+from bottleneck_lab.measure.kinds.requests.messages import Messages
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
-PROGRAM = "bottleneck_lab.measure.kinds.server.load"
+PROGRAM = "bottleneck_lab.measure.kinds.requests.load"
 LOOK_S = 0.1
 OVERTIME_S = 30.0
 """How much longer than planned a level may take before the generator is held to hang."""
 OK = 200
+MOST_A_SECOND = 1000
+"""Requests drawn for each second of a closed loop; a server that answers more meets the first ones again."""
 
 Array = np.ndarray[Any, Any]
 
@@ -32,10 +33,10 @@ Array = np.ndarray[Any, Any]
 class Level:
     """What came of a level, an array entry a request: when it was due, sent and answered (ns; 0: never), HTTP status, body.
 
-    `pictures`: what was sent. `cores`: what the generator itself used of the machine.
+    `asked`: what was sent, as the source of the requests drew it. `cores`: what the generator itself used of the machine.
     """
 
-    pictures: Array
+    asked: Array
     begun_ns: Array
     sent_ns: Array
     ended_ns: Array
@@ -59,32 +60,41 @@ class Level:
         late: Array = (self.sent_ns[sent] - self.begun_ns[sent]) / 1e9
         return late
 
-    def scores(self, number: int) -> Array | None:
-        """The scores that request `number` was answered with; None where the reply is not of that form."""
-        try:
-            scores = np.array(json.loads(self.replies[number])["scores"], np.float64)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return None
-        return scores if scores.ndim == 1 and np.isfinite(scores).all() else None
+
+class Source(Protocol):
+    """Where requests come from: secret draws, and what is sent for each."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """So many requests as the source knows them, an entry each."""
+
+    def messages(self, asked: Array) -> Messages:
+        """What is sent for these."""
 
 
 class Load:
     """Makes load for the server at a socket. Its files lie in `folder`."""
 
-    def __init__(self, folder: Path, strips: Strips, janitor: Janitor, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        janitor: Janitor,
+        rng: np.random.Generator,
+        most_a_second: int = MOST_A_SECOND,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._janitor = janitor
-        self._strips = strips
+        self._source = source
         self._rng = rng
-        strips.save(folder / "strips.npz")
+        self._most_a_second = most_a_second
 
     def closed(
         self, address: str, clients: int, seconds: float, watch: Callable[[float], None], **options: Any
     ) -> Level:
         """`clients` clients for so many seconds, each sending when it has its answer. `options` are those of a plan."""
-        pictures = self._strips.draw(int(1000 * seconds) + clients, self._rng)
-        return self._run(address, pictures, watch, clients=clients, seconds=seconds, **options)
+        asked = self._source.draw(int(self._most_a_second * seconds) + clients, self._rng)
+        return self._run(address, asked, watch, clients=clients, seconds=seconds, **options)
 
     def open(
         self,
@@ -98,14 +108,14 @@ class Load:
         gaps = self._rng.exponential(1e9 / rate, size=int(rate * seconds * 1.5) + 50)
         due = np.cumsum(gaps)
         due_ns = due[due < seconds * 1e9].astype(np.int64)
-        pictures = self._strips.draw(len(due_ns), self._rng)
-        return self._run(address, pictures, watch, due_ns=due_ns.tolist(), **options)
+        asked = self._source.draw(len(due_ns), self._rng)
+        return self._run(address, asked, watch, due_ns=due_ns.tolist(), **options)
 
-    def _run(self, address: str, pictures: Array, watch: Callable[[float], None], **options: Any) -> Level:
+    def _run(self, address: str, asked: Array, watch: Callable[[float], None], **options: Any) -> Level:
         """Runs the generator; `watch` is called between looks, with how many seconds it may take."""
-        places = {name: self._folder / name for name in ("strips.npz", "pictures.npy", "plan", "out.npz")}
-        np.save(places["pictures.npy"], pictures)
-        plan = Plan(address, str(places["strips.npz"]), str(places["pictures.npy"]), **options)
+        places = {name: self._folder / name for name in ("messages.npz", "plan", "out.npz")}
+        self._source.messages(asked).save(places["messages.npz"])
+        plan = Plan(address, str(places["messages.npz"]), **options)
         places["plan"].write_bytes(msgspec.msgpack.encode(plan))
         command = [sys.executable, "-I", "-m", PROGRAM, "--plan", str(places["plan"]), "--out", str(places["out.npz"])]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -116,7 +126,7 @@ class Load:
             process.kill()
             process.wait()
             self._janitor.forget(process.pid)
-        return _read(places["out.npz"], pictures)
+        return _read(places["out.npz"], asked)
 
 
 def _wait(process: subprocess.Popen[bytes], plan: Plan, watch: Callable[[float], None]) -> None:
@@ -130,10 +140,10 @@ def _wait(process: subprocess.Popen[bytes], plan: Plan, watch: Callable[[float],
         raise VerifierFault("The load generator did not finish.")
 
 
-def _read(path: Path, pictures: Array) -> Level:
+def _read(path: Path, asked: Array) -> Level:
     with np.load(path, allow_pickle=False) as saved:
         whole, ends = saved["replies"].tobytes(), saved["reply_ends"].tolist()
         replies = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
         begun, sent, ended, status = (saved[name] for name in ("begun_ns", "sent_ns", "ended_ns", "status"))
-        used = pictures[np.arange(len(replies)) % len(pictures)]
+        used = asked[np.arange(len(replies)) % len(asked)]
         return Level(used, begun, sent, ended, status, replies, float(saved["cores"]))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.kinds.server.figures import bottleneck_of_its_own
-from bottleneck_lab.measure.kinds.server.level import Level
+from bottleneck_lab.measure.kinds.requests.figures import bottleneck_of_its_own
+from bottleneck_lab.measure.kinds.requests.level import Level
 
 PERCENTILES = (50, 75, 90, 95, 99, 100)
 WIDTH = 46

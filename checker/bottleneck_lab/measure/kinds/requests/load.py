@@ -1,6 +1,6 @@
-"""The load generator's process: sends pictures to a server and notes when each was due, sent and answered.
+"""The load generator's process: sends requests to a server and notes when each was due, sent and answered.
 
-`python -I -m bottleneck_lab.measure.kinds.server.load --plan FILE --out FILE`. In an open loop a request is due when the plan says, whatever became of
+`python -I -m bottleneck_lab.measure.kinds.requests.load --plan FILE --out FILE`. In an open loop a request is due when the plan says, whatever became of
 the ones before; in a closed loop each of the plan's clients sends the next when it has its answer. It waits for nothing but the clock and the kernel: a
 request that finds no free connection opens one. One thread, for two would wait for each other's lock.
 """
@@ -14,13 +14,12 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httptools
 import msgspec
 import numpy as np
 
-from bottleneck_lab.measure.kinds.server.pictures import Strips
+from bottleneck_lab.measure.kinds.requests.messages import Messages
 
 CONNECTIONS = 600
 """At most; a server that lets more requests wait has failed by any measure."""
@@ -31,16 +30,15 @@ Clock = Callable[[], int]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to send to the Unix socket `address`: the pictures at `pictures` (.npy, as `Strips.draw` made them) of the strips at `strips`.
+    """What to send to the Unix socket `address`: the requests that `Messages` wrote to the file `messages`, one after the other.
 
     due_ns: when, from the start, in an open loop; empty for a closed one of `clients` clients that lasts `seconds`.
-    broken: bytes sent in place of the pictures of these numbers; leaves: numbers of requests whose client goes away in the middle of its upload.
+    broken: messages sent in place of those of these numbers; leaves: numbers of requests whose client goes away in the middle of its upload.
     patience_s: how long to wait for answers after the last request.
     """
 
     address: str
-    strips: str
-    pictures: str
+    messages: str
     due_ns: list[int] = []
     clients: int = 0
     seconds: float = 0.0
@@ -107,10 +105,9 @@ class Connection:
 class Generator:
     """All requests of a plan, and what became of each. `begun_ns`, `sent_ns`, `ended_ns` are of the monotonic clock, 0 where it did not come to that."""
 
-    def __init__(self, plan: Plan, strips: Strips, pictures: Any, clock: Clock = time.monotonic_ns) -> None:
+    def __init__(self, plan: Plan, messages: Messages, clock: Clock = time.monotonic_ns) -> None:
         self.plan = plan
-        self._strips = strips
-        self._pictures = pictures
+        self._messages = messages
         self._clock = clock
         self.begun_ns: list[int] = []
         self.sent_ns: list[int] = []
@@ -178,13 +175,7 @@ class Generator:
         return connection
 
     def _message(self, number: int) -> bytes:
-        body = self.plan.broken.get(number)
-        if body is None:
-            body = self._strips.file(self._pictures[number % len(self._pictures)])
-        head = (
-            f"POST /classify HTTP/1.1\r\nHost: lab\r\nContent-Type: image/jpeg\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        whole = head.encode() + body
+        whole = self.plan.broken.get(number) or self._messages.whole(number)
         return whole[: len(whole) // 2] if number in self.plan.leaves else whole
 
     def _watch(self, connection: Connection) -> None:
@@ -237,7 +228,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     plan = msgspec.msgpack.decode(options.plan.read_bytes(), type=Plan)
-    generator = Generator(plan, Strips.load(Path(plan.strips)), np.load(plan.pictures, allow_pickle=False))
+    generator = Generator(plan, Messages.load(Path(plan.messages)))
     cpu_s, began = time.process_time(), time.monotonic()
     generator.run()
     cores = (time.process_time() - cpu_s) / (time.monotonic() - began)

@@ -1,0 +1,58 @@
+"""The `requests` kind: what any server behind HTTP sustains, beside the shipped one. The lab's judge makes the requests and judges the answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class RequestsSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """clients: connections of the closed loop, which lasts `closed_s`. most_a_second: requests made for each second of it.
+
+    judged: answers of each loop that are judged, drawn in secret; the others have to be answered.
+    """
+
+    clients: int = 16
+    closed_s: float = 7.0
+    most_a_second: int = 3000
+    judged: int = 1000
+
+
+class RequestsKind(Kind[RequestsSettings]):
+    """A server under load."""
+
+    name = "requests"
+    settings_type = RequestsSettings
+    criteria: ClassVar[Criteria] = {
+        "right-answers": "correctness",
+        "bad-requests": "correctness",
+        "throughput": "target",
+        "p99-ms": "target",
+    }
+    required = ("right-answers", "throughput")
+    judge_calls: ClassVar[Calls] = {"make_request": 3, "judge": 3}
+
+    def measure(self, context: Context[RequestsSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.requests.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[RequestsSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.requests.run import profile
+
+        return profile(context, trace, on_line)
+
+    def run(self, context: Context[RequestsSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.requests.run import run
+
+        return run(context, on_line)
+
+
+KIND = RequestsKind()

@@ -1,0 +1,55 @@
+"""What a level of load says of a server: what it answers a second, how long requests take, and whether the generator kept its schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.kinds.requests.level import OK, Level
+
+WARM_UP_S = 1.0
+"""Of a closed loop, not counted: its clients all begin at once."""
+BLOCKS = 16
+"""Blocks that a closed loop is cut into, if it has as many answers."""
+WINDOW_S = 2.5
+"""Of an open loop: each gives one p99."""
+NEVER_S = 60.0
+"""What a request without an answer is said to have waited: longer than anybody does."""
+TARDY_S = 0.010
+"""A generator that is later than this in one of a hundred requests has not kept its schedule."""
+GREEDY_CORES = 0.8
+"""A generator that needs as much has little left to be faster with."""
+
+
+def rates(level: Level) -> list[float]:
+    """Requests answered a second in each block of a closed loop, of equally many answers."""
+    begin_ns, end_ns = level.begun_ns[0] + WARM_UP_S * 1e9, level.begun_ns[-1]
+    ended = np.sort(level.ended_ns[level.status == OK])
+    ended = ended[(ended >= begin_ns) & (ended <= end_ns)]
+    size = max(1, (len(ended) - 1) // BLOCKS)
+    edges = ended[::size]
+    return [float(size * 1e9 / gap) for gap in np.diff(edges) if gap > 0]
+
+
+def p99_ms(latencies_s: Any) -> float:
+    """The 99th percentile in ms, an observed one. What was never answered counts as NEVER_S."""
+    return min(NEVER_S, float(np.quantile(latencies_s, 0.99, method="higher"))) * 1000
+
+
+def window_p99s_ms(level: Level, seconds: float) -> list[float]:
+    """The p99 of each window of an open loop of so many seconds, by when the requests were due."""
+    count = round(seconds / WINDOW_S)
+    number = ((level.begun_ns - level.begun_ns[0]) / (seconds * 1e9) * count).astype(int).clip(0, count - 1)
+    latencies_s = level.latencies_s()
+    return [p99_ms(latencies_s[number == window]) for window in range(count) if (number == window).any()]
+
+
+def bottleneck_of_its_own(level: Level) -> str | None:
+    """Why the generator, and not the server, may have set the figures of a level; None where it kept its schedule with room to spare."""
+    late_s = float(np.quantile(level.lateness_s(), 0.99)) if len(level.lateness_s()) else 0.0
+    if late_s > TARDY_S:
+        return f"the load generator sent one request in a hundred more than {late_s * 1000:.0f} ms late"
+    if level.cores > GREEDY_CORES:
+        return f"the load generator needed {level.cores:.1f} cores itself"
+    return None

@@ -1,0 +1,48 @@
+"""A lab of the `requests` kind, as `lab dev new --kind requests` makes it: a server of JSON whose hot path is serialised, with a judge of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..tools import NO_SANDBOX
+from .test_cli import Learner
+
+SERVED = Path(__file__).parents[2] / "docs" / "example-server"
+
+
+@pytest.fixture
+def author(tmp_path) -> Learner:
+    return Learner(tmp_path, SERVED)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("part", ["starter", "solution"])
+def test_the_shipped_server_is_too_slow_and_the_solution_is_not(author, part):
+    (files, measured) = author.json("dev", "check", "price-board", "--only", part)
+    assert files["problems"] == []
+    assert measured["problems"] == []
+    distances = {margin["criterion"]: margin["least"] for margin in measured["proof"]["margins"]}
+    if part == "starter":
+        assert distances["throughput"] < 0.7
+    else:
+        assert min(distances["throughput"], distances["p99-ms"]) > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
+def test_each_wrong_server_fails_for_its_reason(author):
+    files, *mutants = author.json("dev", "check", "price-board", "--only", "mutants")
+    assert [row["problems"] for row in (files, *mutants)] == [[]] * 6
+
+
+@pytest.mark.slow
+def test_a_run_shows_the_rate_by_clients_and_both_loops(author):
+    place = author.start("price-board")
+    done = author.lab("run", at=place)
+    assert done.returncode == 0, done.stderr
+    rates = [float(line.split()[1]) for line in done.stdout.splitlines() if line.strip().endswith("█")]
+    assert len(rates) >= 5
+    assert max(rates[:5]) < 1.5 * rates[0], "one lock: more clients get no more answers"
+    assert "Open loop:" in done.stdout
