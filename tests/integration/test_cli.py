@@ -106,11 +106,6 @@ def _read_all(descriptor: int) -> str:
     return shown.decode()
 
 
-def words(shown: str) -> list[str]:
-    """The lines without what is measured: figures, and the bars that show them."""
-    return [re.sub(r"[\d.,]+|[█░▏▎▍▌▋▊▉]+| +", " ", line).strip() for line in shown.splitlines() if line.strip()]
-
-
 def plain(shown: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in shown.replace("\r", "").split("\n")]
 
@@ -742,21 +737,6 @@ class TestDev:
         assert "Findings, the costliest first" not in blind
         assert "Findings, the costliest first" in open_
         assert "Hint 2 of 2: NumPy can square" in blind
-
-    @pytest.mark.timed
-    def test_both_verdicts_are_shown_as_a_check_shows_them(self, learner):
-        done = learner.lab("dev", "play", "slow", "--solution")
-        assert done.returncode == 0, done.stdout + done.stderr
-        _, shipped, solved = done.stdout.split("$ lab check")
-        assert "cp solutions/slow/work.py work.py" in shipped
-        place = learner.start()
-        for arguments in (["hint"], ["hint"], ["diagnose", "-a", "cause=1", "-a", "gain=40"]):
-            learner.lab(*arguments, at=place)
-        checked = learner.lab("check", at=place)
-        assert (checked.returncode, words(shipped.partition("$ cp")[0])) == (1, words(checked.stdout))
-        shutil.copy(MINI / "solutions" / "slow" / "work.py", place / "work.py")
-        checked = learner.lab("check", at=place)
-        assert (checked.returncode, words(solved)) == (0, words(checked.stdout))
 
     @pytest.mark.slow
     def test_a_new_lab_works_without_touching_the_package(self, author, content):

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.kinds import profiling
 from bottleneck_lab.measure.kinds.speedup import profiled
+from bottleneck_lab.trace import load
 
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 
@@ -29,18 +31,20 @@ def tiny_operators(count):
 @pytest.mark.parametrize(("most_bytes", "recorded"), [(10**9, 8), (10**3, 3)])
 def test_calls_of_too_many_events_are_recorded_fewer_times_but_three(tmp_path, monkeypatch, most_bytes, recorded):
     monkeypatch.setattr(profiled, "MOST_BYTES", most_bytes)
-    schedule = profiled.as_short_as_needed(SCHEDULE, tiny_operators(50), tmp_path / "trace.json.gz")
-    assert schedule == SCHEDULE | {"active": recorded}
-    assert list(tmp_path.iterdir()) == []
+    profiled.record_on_cpu([tiny_operators(50)] * 11, SCHEDULE, tmp_path / "trace.json.gz")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+    summary = summarise(load(tmp_path / "trace.json.gz"))
+    assert len(summary.steps) == recorded
+    (operator,) = [each for each in summary.operators if each.name == "aten::add"]
+    assert operator.calls == 50 * recorded
 
 
 def test_in_between_as_many_as_fit(tmp_path, monkeypatch):
     def weigh(_profiler, path):
         Path(path).write_bytes(bytes(8_000_000))
 
-    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", weigh)
-    schedule = profiled.as_short_as_needed(SCHEDULE, lambda: None, tmp_path / "trace.json.gz")
-    assert schedule["active"] == 5
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", weigh)
+    assert profiled.as_many_as_fit(lambda: None, tmp_path / "trace.json.gz") == 5
 
 
 def test_a_trace_is_compressed_and_nothing_else_is_left(tmp_path):
