@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ..tools import NO_SANDBOX
+from ..weather import machines_fault
 from .test_cli import Learner
 
 SERVED = Path(__file__).parents[2] / "docs" / "example-server"
@@ -17,10 +19,19 @@ def author(tmp_path) -> Learner:
     return Learner(tmp_path, SERVED)
 
 
+def proved(author: Learner, part: str) -> list[dict[str, Any]]:
+    """What `lab dev check` says of the files and of a part of the lab; a busy machine is asked again."""
+    for _ in range(3):
+        rows = author.json("dev", "check", "price-board", "--only", part)
+        if not any(machines_fault(problem) for row in rows for problem in row["problems"]):
+            break
+    return rows
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("part", ["starter", "solution"])
 def test_the_shipped_server_is_too_slow_and_the_solution_is_not(author, part):
-    (files, measured) = author.json("dev", "check", "price-board", "--only", part)
+    files, measured = proved(author, part)
     assert files["problems"] == []
     assert measured["problems"] == []
     distances = {margin["criterion"]: margin["least"] for margin in measured["proof"]["margins"]}
@@ -33,8 +44,7 @@ def test_the_shipped_server_is_too_slow_and_the_solution_is_not(author, part):
 @pytest.mark.slow
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 def test_each_wrong_server_fails_for_its_reason(author):
-    files, *mutants = author.json("dev", "check", "price-board", "--only", "mutants")
-    assert [row["problems"] for row in (files, *mutants)] == [[]] * 6
+    assert [row["problems"] for row in proved(author, "mutants")] == [[]] * 6
 
 
 @pytest.mark.slow
