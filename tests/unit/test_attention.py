@@ -10,6 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bottleneck_lab.measure.channel.messages import Call
+from bottleneck_lab.measure.channel.wire import pack, unpack_message
+
 from ..modules import load_file
 
 pytestmark = pytest.mark.long
@@ -253,6 +256,11 @@ def test_no_launch_of_a_gpu_call_is_asked_what_another_was_and_both_sides_ask_th
     right = judge._truth(shape, inputs, judge.Sample(np.arange(2), np.arange(33))).astype(np.float32)
     assert judge.judge(str(shape), inputs, [ours], [right], SETTINGS) is None
     assert judge.judge(str(shape), inputs, [theirs], [right], SETTINGS) is None
+    sent = unpack_message(pack(Call(judge.idle(inputs)))).inputs
+    idle = [np.array(value) if isinstance(value, np.ndarray) else value for value in sent]
+    for attention in (binding.load("cuda"), load_file(LAB / "reference.py", "reference_loop").load("cuda")):
+        answer = attention(*idle)
+        assert (answer.shape, np.abs(answer).max(), len(set(asked))) == (ours.shape, 0, 7)
 
 
 def _weights(scores):

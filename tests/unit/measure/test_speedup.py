@@ -36,6 +36,47 @@ def case(ratio: float, overhead_s: float, pairs: int = 12) -> Case:
     return Case("only", overhead_s, [0.01 * ratio + overhead_s] * pairs, [0.01 + overhead_s] * pairs)
 
 
+@pytest.mark.parametrize("moved_s", [0.0, 0.02, 0.08])
+@pytest.mark.parametrize(("ratio", "state"), [(0.5, State.FAIL), (0.9, State.FAIL), (1.05, State.PASS)])
+def test_moving_data_hides_no_difference_between_kernels(ratio, state, moved_s):
+    made = Case("only", idle=True, reference_s=[0.01 * ratio + moved_s] * 40, learner_s=[0.01 + moved_s] * 40)
+    made.moved_s = [moved_s] * 39 + [9.0]
+    tests = {"speedup": SequentialTest(target=1.0, margin=0.97)}
+    made.decide(tests, exhausted=True)
+    assert made.states() == {"speedup": state}
+    refuse_overhead([made], tests)
+
+
+def test_a_call_that_takes_no_longer_than_moving_its_data_is_not_infinitely_fast():
+    made = Case("only", idle=True, reference_s=[0.04] * 3, learner_s=[0.01] * 3, moved_s=[0.02] * 3).without_moving()
+    assert made.ratios() == pytest.approx([20.0] * 3)
+    assert made.moved_s == []
+
+
+def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows_one():
+    asked = []
+
+    def side(name):
+        worker = SimpleNamespace(cpu_s=lambda: 0.0)
+        return SimpleNamespace(call=lambda inputs: (asked.append((name, inputs)), (0.5, inputs))[1], worker=worker)
+
+    workers = Workers.__new__(Workers)
+    workers.context, workers.reference, workers.learner = (
+        SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings()),
+        side("reference"),
+        side("learner"),
+    )
+    workers.judge = SimpleNamespace(
+        make_inputs=lambda *_: [1, 2], idle=lambda inputs: inputs[:1], judge=lambda *_: None
+    )
+    workers.generator, workers.context.data = None, None
+    with_idle, without = Case("a", idle=True), Case("a")
+    workers.time_pair(with_idle)
+    assert sorted(asked) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
+    workers.time_pair(without)
+    assert (with_idle.moved_s, without.moved_s) == ([0.5], [])
+
+
 @pytest.mark.parametrize(("ratio", "state"), [(2.0, State.FAIL), (4.0, State.PASS)])
 def test_what_holds_with_and_without_the_protocols_time_is_decided(ratio, state):
     made = case(ratio, overhead_s=0.001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import msgspec
 
@@ -17,11 +18,16 @@ Code that meets the target would have to fall on the wrong side of it seven time
 """
 
 
+LEAST_OWN = 0.1
+"""Of a call, the share (0-1) that always counts as computing: a call that takes no longer than moving its data is no proof of infinite speed."""
+
+
 @dataclass
 class Case:
     """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
 
     `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep busy.
+    `idle`: whether each pair comes with a call of the reference's that moves the same data and computes nothing; `moved_s`: seconds of those.
     `out_of_time`: the learner's calls have used up the time of the whole comparison.
     """
 
@@ -32,11 +38,13 @@ class Case:
     decisions: dict[str, Decision] = field(default_factory=dict)
     cpu_s: float = 0.0
     threads: int | None = None
+    idle: bool = False
+    moved_s: list[float] = field(default_factory=list)
     out_of_time: bool = False
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Asks every test about the pairs so far; True while one of them wants more."""
-        whole = self.charged()
+        whole = self.charged().without_moving()
         without = whole.without_overhead()
         self.decisions = {
             id_: _agreed(test, SAMPLES[id_](whole), SAMPLES[id_](without), exhausted=exhausted)
@@ -63,6 +71,18 @@ class Case:
             [max(second - self.overhead_s, 1e-9) for second in side] for side in (self.reference_s, self.learner_s)
         )
         return replace(self, overhead_s=0.0, reference_s=reference_s, learner_s=learner_s)
+
+    def without_moving(self) -> Case:
+        """The same without what a call takes that computes nothing; at least LEAST_OWN of each call is left. Unchanged where no such call was timed.
+
+        It is the reference's for both sides: what the learner's takes could be dragged out.
+        """
+        moved_s = median(self.moved_s) if self.moved_s else 0.0
+        reference_s, learner_s = (
+            [max(second - moved_s, LEAST_OWN * second) for second in side]
+            for side in (self.reference_s, self.learner_s)
+        )
+        return replace(self, moved_s=[], reference_s=reference_s, learner_s=learner_s)
 
     def without_waiting(self, share: float) -> Case:
         """The same without the share (0–1) of the learner's time in which its threads waited for a core."""

@@ -88,15 +88,17 @@ def _compare(workers: Workers) -> Measured:
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
     waited_s = worker.waited_s()
     tests = sequential_tests(context, itself.doubt)
-    allowed = getattr(workers.judge, "threads", lambda _case: None)
-    cases = sample(workers, [Case(name, overhead_s, threads=allowed(name)) for name in names], tests)
+    cases = sample(workers, [_case(workers, name, overhead_s) for name in names], tests)
     waited_s, other_cores = worker.waited_s() - waited_s, meter.cores()
     refuse_overhead(cases, tests)
     refuse_more_threads(cases)
     workers.refuse_overall()
     ratios = [ratio for case in cases for ratio in case.ratios()]
-    medians = [median(case.charged().ratios()) for case in cases if case.ratios()]
-    timings = {case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s} for case in cases}
+    medians = [median(case.charged().without_moving().ratios()) for case in cases if case.ratios()]
+    timings = {
+        case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s, "moved_s": case.moved_s}
+        for case in cases
+    }
     return Measured(
         [
             answers_result(context, cases, hard + workers.further),
@@ -112,6 +114,13 @@ def _compare(workers: Workers) -> Measured:
             doubt=itself.doubt,
         ),
     )
+
+
+def _case(workers: Workers, name: str, overhead_s: float) -> Case:
+    """A case without pairs. Where the judge can have a call move its data and compute nothing (`idle`), that holds the protocol's time, too."""
+    if workers.context.device == "cuda" and hasattr(workers.judge, "idle"):
+        return Case(name, idle=True)
+    return Case(name, overhead_s, threads=getattr(workers.judge, "threads", lambda _case: None)(name))
 
 
 def _over_shipped(

@@ -30,7 +30,7 @@ def answers_result(context: Context[SpeedupSettings], cases: list[Case], hard: i
 def of_each(cases: list[Case]) -> list[str]:
     """Every case with what it came to, where there are several: a criterion's figure is the worst one's alone."""
     return [
-        f"{case.name}: {median(case.charged().ratios()):.2f}x in {len(case.learner_s)} pairs"
+        f"{case.name}: {median(case.charged().without_moving().ratios()):.2f}x in {len(case.learner_s)} pairs"
         for case in cases
         if case.learner_s and len(cases) > 1
     ]

@@ -64,6 +64,8 @@ class Workers:
             seconds, answers[side] = session.call(inputs)
             (case.learner_s if side == "learner" else case.reference_s).append(seconds)
             case.cpu_s += session.worker.cpu_s() - before_s if side == "learner" else 0.0
+        if case.idle:
+            case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         return inputs, answers
 
