@@ -36,7 +36,6 @@ MUTANTS = ROOT / "tests" / "mutants" / "ddp-scaling"
 RECIPE = """
 import torch
 from torch import nn
-from ..modules import load_file
 from torch.nn.functional import relu
 
 
