@@ -19,6 +19,8 @@ COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
 LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
 ON_A_MODELLED_CLOCK = {"ranks", "training", "benchmark"}
 """Kinds of measurement that no neighbour disturbs."""
+FOR_ITS_KIND = {"speedup": "fused-attention", "training": "sync-points"}
+"""Where several labs of a kind take minutes, the one that every run of the tests measures; `make slow` measures them all."""
 TRIES = 3
 """A machine that was busy may be asked again. A wrong answer may not."""
 
@@ -66,16 +68,17 @@ def prove(slug: str, part: str, home: Path, *options: str) -> None:
     assert not tries[-1], tries
 
 
-def alone(slug: str):
-    """A lab as a parameter: `timed` where its check needs the machine to itself."""
-    return pytest.param(
-        slug, marks=pytest.mark.long if spec_of(slug)["measure"] in ON_A_MODELLED_CLOCK else pytest.mark.timed
-    )
+def measured(slug: str):
+    """A lab as a parameter: `slow` where another stands for its kind, else `timed` where its check needs the machine to itself."""
+    kind = spec_of(slug)["measure"]
+    if FOR_ITS_KIND.get(kind, slug) != slug:
+        return pytest.param(slug, marks=pytest.mark.slow)
+    return pytest.param(slug, marks=pytest.mark.long if kind in ON_A_MODELLED_CLOCK else pytest.mark.timed)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", ["starter", "solution"])
-@pytest.mark.parametrize("slug", [alone(slug) for slug in LABS])
+@pytest.mark.parametrize("slug", [measured(slug) for slug in LABS])
 def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug, part, home):
     prove(slug, part, home)
 
