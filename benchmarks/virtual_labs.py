@@ -1,8 +1,9 @@
 """The figures of the labs on the virtual GPU: the shipped script, the solution and every variant, as `lab check` reads them.
 
-    python benchmarks/virtual_labs.py [--lab sync-points …] [--repeat 2]
+    python benchmarks/virtual_labs.py [--lab sync-points …] [--repeat 2] [--write]
 
-All of them are modelled or counted and repeat exactly, on any machine and under any load: with --repeat the spread is printed and must be 0.
+All of them are modelled or counted and repeat exactly, on any machine and under any load; with --repeat, runs that differ are an error. --write renews the
+tables in docs/measured/virtual_labs.md and in the solutions' write-ups.
 """
 
 import argparse
@@ -20,6 +21,11 @@ from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.engine import Figures
 
 SEED = 7
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "virtual_labs.md"
+HEAD = (
+    "| script | ms a step | against the shipped | launches a step | waits an interval | peak MiB | growth MiB |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
 
 
 def scripts(lab: Lab) -> Iterator[tuple[str, Path | None]]:
@@ -44,39 +50,55 @@ def measure(lab: Lab, overlay: Path | None) -> Figures:
 
 
 def row(name: str, shipped: Figures, seen: Figures, interval: int) -> str:
-    faster = figures.step_time_us(shipped) / figures.step_time_us(seen)
     cells = [
         f"{figures.step_time_us(seen) / 1000:.3f}",
-        f"{faster:.2f}x",
+        f"{figures.step_time_us(shipped) / figures.step_time_us(seen):.2f}x",
         f"{figures.launches_per_step(seen):.0f}",
         f"{figures.waits_per_interval(seen, interval)}",
         f"{figures.peak_mib(seen):.2f}",
-        f"{figures.growth_mib(seen):.2f}",
+        f"{round(figures.growth_mib(seen), 2) + 0.0:.2f}",
     ]
     return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def rows(lab: Lab, repeat: int) -> Iterator[str]:
+    """The table of one lab, a line at a time. Raises SystemExit where two runs of a script differ."""
+    interval = kind_of(lab).settings(lab, "virtual").interval
+    yield from HEAD
+    shipped = None
+    for label, folder in scripts(lab):
+        runs = [measure(lab, folder) for _ in range(repeat)]
+        if len({run.total_us for run in runs}) > 1:
+            raise SystemExit(f"{lab.slug}, {label}: {[run.total_us for run in runs]} us in {repeat} runs")
+        shipped = shipped or runs[0]
+        yield row(label, shipped, runs[0], interval)
+
+
+def renew(page: Path, name: str, table: list[str]) -> None:
+    """Puts a table between the marks that name its lab."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    page.write_text("\n".join([before + begin, *table, end + after]), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lab", nargs="+")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     names = options.lab or [name for name, lab in load_labs().items() if lab.spec.measure == "training"]
     for name in names:
         lab = find_lab(name)
-        interval = kind_of(lab).settings(lab, "virtual").interval
-        print(
-            f"\n{name}\n\n| script | ms a step | against the shipped | launches a step | waits an interval | peak MiB | growth MiB |"
-        )
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        shipped = None
-        for label, folder in scripts(lab):
-            runs = [measure(lab, folder) for _ in range(options.repeat)]
-            shipped = shipped or runs[0]
-            print(row(label, shipped, runs[0], interval), flush=True)
-            spread = max(run.total_us for run in runs) - min(run.total_us for run in runs)
-            if options.repeat > 1:
-                print(f"  spread of {options.repeat} runs: {spread} us")
+        table: list[str] = []
+        print(f"\n{name}\n")
+        for line in rows(lab, options.repeat):
+            print(line, flush=True)
+            table.append(line)
+        if options.write:
+            renew(PAGE, name, table)
+            renew(lab.solution / "README.md", name, table)
 
 
 if __name__ == "__main__":

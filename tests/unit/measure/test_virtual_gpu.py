@@ -345,3 +345,39 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
     rows = {row.line: (row.growth_bytes_per_step, row.freed_share) for row in use.holders}
     assert rows["train.py(7): train"] == (64 * 64 * 4, 0.0)
     assert rows["train.py(8): train"] == (0, 1.0)
+
+
+def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:
+    """What holds a program to waiting is the engine: its own side of the protocol can be changed by the program."""
+    engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
+    made = engine.call("ones", "default", [[4]], {"device": torch.device("cpu")}, "")
+    number = engine.download(Handle(made.number), True, False, "")
+    assert not isinstance(number, torch.Tensor)
+    assert engine.arrived() == []
+    engine.clock.wait("")
+    assert [(found, data.tolist()) for found, data in engine.arrived()] == [(number, [1.0] * 4)]
+    assert engine.arrived() == []
+
+
+def test_a_tensor_that_grows_as_a_target_is_held_with_its_new_size() -> None:
+    engine = Engine(PLAIN)
+    small = engine.call("empty", "memory_format", [[0]], {"device": torch.device("cpu")}, "")
+    whole = engine.call("ones", "default", [[256, 256]], {"device": torch.device("cpu")}, "")
+    before = engine.memory.allocated
+    engine.call("mul", "out", [Handle(whole.number), Handle(whole.number)], {"out": Handle(small.number)}, "")
+    assert engine.memory.allocated == before + 256 * 256 * 4
+    engine.let_go([small.number, whole.number], 0)
+    assert engine.memory.allocated == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("is_nonzero", [1.0]), ("where", [0.0, 1.0]), ("nonzero_numpy", [0.0, 1.0])]
+)
+def test_an_operator_that_reads_a_value_inside_waits_for_it(name: str, values: list[float]) -> None:
+    """In inference mode a program sends `if tensor:` and `torch.where(mask)` whole."""
+    engine = Engine(PLAIN)
+    given = engine.upload(torch.tensor(values), None, True, False, "")
+    engine.call("mul", "Tensor", [Handle(given.number), 2.0], {}, "")
+    assert engine.clock.waits == 0
+    engine.call(name, "default", [Handle(given.number)], {}, "")
+    assert engine.clock.waits == 1

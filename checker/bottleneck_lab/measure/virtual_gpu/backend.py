@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -75,15 +74,6 @@ class VirtualTensor(torch.Tensor):
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
 
-@dataclass(eq=False)
-class UnderWay:
-    """A copy to the host that the program did not wait for: until it arrives, its target holds what it held."""
-
-    target: torch.Tensor
-    data: torch.Tensor
-    arrives_us: float
-
-
 class Driver:
     """Sends what the program does to the engine, and waits for the answer: the engine's clock, not this waiting, says what it costs."""
 
@@ -93,7 +83,8 @@ class Driver:
         self._lock = threading.RLock()
         self._released: list[int] = []
         self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._under_way: list[UnderWay] = []
+        self._under_way: dict[int, torch.Tensor] = {}
+        """Targets of copies that the program did not wait for: until one arrives, its target holds what it held."""
         self._collections = 0
 
     def let_go(self, number: int) -> None:
@@ -112,17 +103,11 @@ class Driver:
             self._sock.sendall(encode([name, released, collections, *args]))
             right, *answer = receive(self._sock)
             if right:
-                self._deliver(answer[1])
+                for number, data in answer[1]:
+                    self._under_way.pop(number).copy_(data)
                 return answer[0]
         kind, words = answer
         raise _ERRORS.get(kind, RuntimeError)(words)
-
-    def _deliver(self, now_us: float) -> None:
-        """Copies that have arrived by now are where they were to go."""
-        due = [copy for copy in self._under_way if copy.arrives_us <= now_us]
-        for copy in due:
-            copy.target.copy_(copy.data)
-            self._under_way.remove(copy)
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """An operator with a tensor of the device's, or one that makes one."""
@@ -200,13 +185,13 @@ class Driver:
 
     def _download(self, source: Any, target: torch.Tensor | None, *, blocking: bool) -> torch.Tensor:
         """The tensor's values on the host, in `target` if there is one. Not blocking: they will be there when the copy has arrived."""
-        data, arrives_us = self.ask("download", source.handle, not blocking, blocking, self.line())
-        if target is None:
-            return torch.as_tensor(data)
-        if blocking:
-            return target.copy_(data)
-        self._under_way.append(UnderWay(target, data, arrives_us))
-        return target
+        with self._lock:  # no other thread may be told that it has arrived before its target is known
+            data = self.ask("download", source.handle, not blocking, blocking, self.line())
+            if isinstance(data, torch.Tensor):
+                return data if target is None else target.copy_(data)
+            assert target is not None
+            self._under_way[data] = target
+            return target
 
     @staticmethod
     def _refuse_mixed(function: Any, args: Any, kwargs: Any) -> None:

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - PyTorch's documented place for it
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
@@ -60,6 +61,10 @@ class Engine:
     """What the program handed over at its end."""
     _closed: Figures | None = None
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    _storages: dict[int, int] = field(default_factory=dict)
+    """The storage that each tensor is held by in the memory's books."""
+    _under_way: dict[int, tuple[float, torch.Tensor]] = field(default_factory=dict)
+    """Copies to the host that nobody waited for, with the time when each arrives."""
     _next: int = 1
 
     def __post_init__(self) -> None:
@@ -71,8 +76,9 @@ class Engine:
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
-        result, flops = _run(function, args, kwargs)
-        self._account(function, (args, kwargs), result, flops, line)
+        result, flops, waits = _run(function, args, kwargs)
+        self._account(function, (args, kwargs), result, flops, line, waits=waits)
+        self._follow(given.values(), line)
         return replace(result, lambda value: self._describe(value, given, line))
 
     def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
@@ -85,22 +91,28 @@ class Engine:
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         self._tensors[target.number].copy_(data)
 
-    def download(self, source: Handle, pinned: bool, blocking: bool, line: str) -> tuple[torch.Tensor, float]:
-        """A tensor of the device's for the host, and when it arrives there."""
+    def download(self, source: Handle, pinned: bool, blocking: bool, line: str) -> torch.Tensor | int:
+        """A tensor of the device's for the host; where the host does not wait, the number under which it arrives later."""
         held = self._tensors[source.number]
         self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
-        return held, self.clock.device_us
+        if self.clock.device_us <= self.clock.host_us:
+            return held
+        number, self._next = self._next, self._next + 1
+        self._under_way[number] = self.clock.device_us, held.clone()
+        return number
+
+    def arrived(self) -> list[list[Any]]:
+        """Copies that have arrived on the host by now, each with its number. Nobody has their values before."""
+        due = [number for number, (at_us, _) in self._under_way.items() if at_us <= self.clock.host_us]
+        return [[number, self._under_way.pop(number)[1]] for number in due]
 
     def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
         """The program has let go of these handles; its garbage collector ran so many times."""
         at_us = self.clock.host_us
         self.clock.collect(collections)
         for number in numbers:
-            tensor = self._tensors.pop(number, None)
-            if tensor is not None:
-                before, storage = self.memory.allocated, tensor.untyped_storage().data_ptr()
-                self.memory.release(storage)
-                self._record(at_us, storage, before, line)
+            if number in self._tensors:
+                self._release(number, at_us, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
         """The program ends and hands over its parameters: the books are closed. Raises LookupError where they have been: no work is left for afterwards."""
@@ -169,15 +181,30 @@ class Engine:
         return Described(number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype)
 
     def _take_in(self, tensor: torch.Tensor, line: str) -> int:
+        number, self._next = self._next, self._next + 1
+        self._hold(number, tensor, line)
+        return number
+
+    def _hold(self, number: int, tensor: torch.Tensor, line: str) -> None:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
             self.clock.allocate(blocks)
+        self._tensors[number], self._storages[number] = tensor, storage.data_ptr()
         self._record(at_us, storage.data_ptr(), before, line)
-        number, self._next = self._next, self._next + 1
-        self._tensors[number] = tensor
-        return number
 
-    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
+    def _release(self, number: int, at_us: float, line: str) -> torch.Tensor:
+        before, storage = self.memory.allocated, self._storages.pop(number)
+        self.memory.release(storage)
+        self._record(at_us, storage, before, line)
+        return self._tensors.pop(number)
+
+    def _follow(self, numbers: Iterable[int], line: str) -> None:
+        """An operator may have given its `out=` a larger storage. Where the device has no room for that, the tensor is gone."""
+        for number in numbers:
+            if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
+                self._hold(number, self._release(number, self.clock.host_us, line), line)
+
+    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool) -> None:
         """Time and waits of an operator. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
@@ -186,7 +213,7 @@ class Engine:
             return
         tensors = [value for value in leaves((inputs, result)) if isinstance(value, torch.Tensor)]
         self.clock.kernel(name, flops, sum(tensor.nbytes for tensor in tensors), line)
-        if _waits(function, inputs[0]):
+        if waits:
             self.clock.wait(line, f"wait for {name}")
 
 
@@ -203,17 +230,31 @@ def _operator(name: str, overload: str) -> Any:
         raise LookupError(f"aten::{name}.{overload} is unknown") from None
 
 
-def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
-    """An operator's result, and its floating-point operations by PyTorch's own formulas for products and convolutions; elementwise ones count none.
+def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
+    """An operator's result, its floating-point operations by PyTorch's own formulas for products and convolutions (elementwise ones count none), and
+    whether the host has to wait for it.
 
     In inference mode a program sends operators such as `linear` whole, which autograd takes apart; then the parts are counted.
     """
     formula = flop_registry.get(function.overloadpacket)
     if formula or not is_composite(function):
         result = function(*args, **kwargs)
-        return result, float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
-    with FlopCounterMode(display=False) as counter:
-        return function(*args, **kwargs), float(counter.get_total_flops())
+        flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
+        return result, flops, _waits(function, args)
+    inside = _Inside()  # type: ignore[no-untyped-call]  # torch has no types for it
+    with FlopCounterMode(display=False) as counter, inside:
+        result = function(*args, **kwargs)
+    return result, float(counter.get_total_flops()), inside.waits
+
+
+class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """Looks at the operators that another is made up of: `is_nonzero` does not say itself that it reads a value."""
+
+    waits = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.waits = self.waits or _waits(func, args)
+        return func(*args, **(kwargs or {}))
 
 
 @cache
@@ -278,9 +319,9 @@ class Server:
         return True
 
     def _attempt(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """`[True, result, host's time]`, or `[False, kind, words]` of what went wrong with the call."""
+        """`[True, result, copies that have arrived]`, or `[False, kind, words]` of what went wrong with the call."""
         try:
-            return [True, function(*args), self._engine.clock.host_us]
+            return [True, function(*args), self._engine.arrived()]
         except OutOfMemory as error:
             return [False, "OutOfMemoryError", str(error)]
         except Exception as error:  # an operator may raise anything, and it is the program's

@@ -43,17 +43,16 @@ class Memory:
     _sizes: dict[int, int] = field(default_factory=dict)
 
     def hold(self, storage: int, nbytes: int) -> int:
-        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises OutOfMemory, and then holds nothing."""
-        size, before = -(-nbytes // ROUND_BYTES) * ROUND_BYTES, self.reserved
-        if not self._holders[storage]:
-            if self.allocated + size > self.capacity_bytes:
-                del self._holders[storage]
-                raise OutOfMemory(self.says(nbytes))
-            self._sizes[storage] = size
-            self.allocated += size
-            self.peak = max(self.peak, self.allocated)
-            self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
+        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises OutOfMemory, and then holds nothing more."""
+        size, known, before = -(-nbytes // ROUND_BYTES) * ROUND_BYTES, self._sizes.get(storage, 0), self.reserved
+        more = max(0, size - known)
+        if self.allocated + more > self.capacity_bytes:
+            raise OutOfMemory(self.says(nbytes))
+        self._sizes[storage] = known + more
         self._holders[storage] += 1
+        self.allocated += more
+        self.peak = max(self.peak, self.allocated)
+        self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
         return (self.reserved - before) // BLOCK_BYTES
 
     def release(self, storage: int) -> None:
