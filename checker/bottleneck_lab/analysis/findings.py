@@ -528,6 +528,9 @@ def _memory(seen: Evidence) -> list[Finding]:
         if use.steps >= 4 and growth > max(0.002 * use.peak_bytes, 64 << 10):
             where = "the host" if use.device < 0 else f"device {use.device}"
             evidence = f"Memory held on {where} grows by {growth / (1 << 20):.2f} MiB every step (peak {use.peak_bytes / (1 << 20):.1f} MiB)."
+            most = max(use.holders, key=lambda row: row.growth_bytes_per_step * row.grows, default=None)
+            if most and most.grows:
+                evidence += f" {most.growth_bytes_per_step / (1 << 20):.2f} MiB of that was allocated at {most.line}."
             advice = "Look for what keeps tensors alive: losses appended with their graph (use .detach() or .item()), growing lists, caches, hooks."
             found.append(
                 _finding("memory-growth", "Memory grows from step to step", evidence, "memory-bound", advice, 0.0)

@@ -79,7 +79,9 @@ def _distance(margin: Margin) -> str:
     )
     between = f" ({low} to {high})" if margin.low != margin.high else ""
     aim = "at least" if margin.at_least else "at most"
-    times = f"{margin.least:.2f}" if margin.least < 1000 else "over 1000"  # where nothing is left of what is to be small
+    times = (
+        f"{margin.least:.2f}" if margin.least < 1000 else "over 1000"
+    )  # where nothing is left of what is to be small
     return f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as asked, or more"
 
 

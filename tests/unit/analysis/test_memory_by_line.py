@@ -20,6 +20,7 @@ from bottleneck_lab.trace.timeline import HostTable, make_table
 
 STEPS, SIDE = 8, 64
 KEPT_BYTES = SIDE * SIDE * 4
+KEPT = 1 << 20
 
 
 def let_go(weights: torch.Tensor) -> torch.Tensor:
@@ -107,14 +108,16 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
         for line, at in ((7, begin), (9, begin + 40)):
             frame = {"cat": "python_function", "name": f"train.py({line}): train", "tid": f"{LINES_OF}1"}
             events.append({"ph": "X", "pid": 1, "ts": at, "dur": 40, **frame})
-        changes = ((40, 512, begin), (80, 1024, begin + 1), (85, -512, begin))
+        changes = ((40, 512, begin), (80, KEPT, begin + 1), (85, -512, begin))
         for after, changed, address in changes:
             args = {"Bytes": changed, "Addr": address, "Device Id": 0, "Device Type": 1}
             events.append({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": begin + after, "args": args})
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     rows = {row.line: (row.held_bytes, row.growth_bytes_per_step, row.grows) for row in on_the_host(path).holders}
-    assert rows == {"train.py(9): train": (5 * 1024, 1024, True), "train.py(7): train": (0, 0, False)}
+    assert rows == {"train.py(9): train": (5 * KEPT, KEPT, True), "train.py(7): train": (0, 0, False)}
+    (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
+    assert finding.evidence.endswith("1.00 MiB of that was allocated at train.py(9): train.")
 
 
 def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:
