@@ -45,6 +45,8 @@ DEVICE: Any = "cuda"
 COUNTERS_REFUSED = "ERR_NVGPUCTRPERM"
 """The driver's word for counters that are kept for administrators."""
 KEPT_STEPS = 3
+REHEARSABLE = ("resnet-latency",)
+"""Labs that run on the device that is not there (bottleneck_lab/measure/rehearsal.py)."""
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
 """Where the tests marked `gpu` are: other tests need packages that nothing here does."""
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
@@ -149,11 +151,20 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
         for lab in labs
         for what in captured(lab, tool)
     }
-    return {"data": "", **graded, **captures, "benchmark": "", "tests": "", "exploits": ""}
+    from bottleneck_lab.measure.rehearsal import rehearsing
+
+    real = "needs a GPU" if rehearsing() else ""
+    return {"data": "", **graded, **captures, "benchmark": real, "tests": real, "exploits": real}
 
 
 def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
     """What a submission needs that this machine does not have, in words; empty where it has all."""
+    from bottleneck_lab.measure.rehearsal import rehearsing
+
+    if rehearsing() and lab.slug not in REHEARSABLE:
+        return "cannot be rehearsed"
+    if rehearsing() and folder.name == "compiled":
+        return "needs a GPU to compile for"
     if gpu_count < lab.spec.devices[DEVICE].gpus:
         return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
     sources = [(folder / name).read_text(encoding="utf-8") for name in lab.spec.editable if (folder / name).is_file()]
@@ -351,10 +362,13 @@ def grade(slug: str, what: str) -> dict[str, Any]:
     import msgspec
 
     from bottleneck_lab.commands import proving
+    from bottleneck_lab.measure.rehearsal import REHEARSED, rehearsing
 
     lab = lab_called(slug)
     verdict = proving.check(lab, submissions(lab)[what], DEVICE)
     problems = proving.starter_problems(lab, verdict) if what == "starter" else proving.pass_problems(verdict)
+    if rehearsing():
+        problems = [] if verdict.summary == REHEARSED else [verdict.summary]
     criteria = [{"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria]
     return {
         "problems": problems,
@@ -520,28 +534,39 @@ def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path
 def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Runner, root: Path) -> int:
     """The steps that were asked for, then what is recorded of them."""
     gpu = gpus[0]
-    folder, docs = root / "build" / "gpu" / gpu_slug(gpu), root / "docs" / "measured"
+    from bottleneck_lab.measure.rehearsal import rehearsing
+
+    folder = root / "build" / "gpu" / gpu_slug(gpu)
     state, steps = State(folder), plan(labs, installed_tools(), len(gpus))
     named = [step for step in steps if not options.only or step.startswith(("data", *options.only))]
-    chosen, cannot = [step for step in named if not steps[step]], {step: why for step, why in steps.items() if why}
+    chosen = [step for step in named if not steps[step]]
     if options.list:
         say("\n".join(f"{'done' if state.in_order(step) else '    '} {step} {steps[step]}".rstrip() for step in named))
         return OK
     if options.fresh:
         state.forget(chosen)
     left = work(chosen, state, runner, budget_s=options.budget_s)
+    if rehearsing():
+        say("This was a rehearsal: nothing was measured, and nothing is recorded.")
+    else:
+        record(gpu, state, folder, steps, labs, root)
+    if left:
+        say(f"{len(left)} steps are left; the same command goes on with {left[0]}.")
+        return LEFT
+    return WRONG if any(state.done[step]["problems"] for step in chosen) else OK
+
+
+def record(gpu: str, state: State, folder: Path, steps: dict[str, str], labs: list[Any], root: Path) -> None:
+    """Publishes captures and writes docs/measured/<gpu>.json."""
+    docs, cannot = root / "docs" / "measured", {step: why for step, why in steps.items() if why}
     if (folder / "captures").is_dir():
         publish_captures(folder / "captures", root / "datasets" / "captures" / gpu_slug(gpu))
     docs.mkdir(parents=True, exist_ok=True)
     cannot |= {step: row["cannot"] for step, row in state.done.items() if "cannot" in row}
     untried = [step for step in steps if step not in state.done and step not in cannot]
-    record = measured(gpu, state, versions(), untried) | {"cannot": cannot}
-    (docs / f"{gpu_slug(gpu)}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    written = measured(gpu, state, versions(), untried) | {"cannot": cannot}
+    (docs / f"{gpu_slug(gpu)}.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     write_never_run(docs / "README.md", never_run(labs, read_records(docs)))
-    if left:
-        say(f"{len(left)} steps are left; the same command goes on with {left[0]}.")
-        return LEFT
-    return WRONG if any(state.done[step]["problems"] for step in chosen) else OK
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
+from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 
@@ -114,6 +115,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads-only", action="store_true")
     options = parser.parse_args()
+    if options.device == "cuda" and rehearsing():
+        from bottleneck_lab.measure.rehearsal_device import give  # imports torch
+
+        give()
     channel = Channel(socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0)
     serve(
         channel,

@@ -18,6 +18,7 @@ from typing import Any
 from isal import igzip
 
 from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.rehearsal import rehearsing
 
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 """Steps of torch.profiler's schedule."""
@@ -45,6 +46,10 @@ def child_parser() -> argparse.ArgumentParser:
 
 def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
     """Does the work; what it raises is shown as the learner's, and ends this process."""
+    if rehearsing():
+        from bottleneck_lab.measure.rehearsal_device import give  # imports torch
+
+        give()
     try:
         work(options)
     except Exception as error:

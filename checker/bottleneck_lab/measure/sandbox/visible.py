@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from bottleneck_lab.measure.rehearsal import VARIABLE as REHEARSAL
 from bottleneck_lab.measure.sandbox.bubblewrap import MAY_MOUNT, SYSTEM, bubblewrap, namespaces
 from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, visible_nodes
 from bottleneck_lab.programs import find_program
 
-_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Which of the machine's GPUs is meant."""
+_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", REHEARSAL)
+"""Which of the machine's GPUs is meant, or one that is not there."""
 
 
 @dataclass

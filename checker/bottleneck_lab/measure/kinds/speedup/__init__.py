@@ -10,6 +10,7 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class SpeedupKind(Kind[SpeedupSettings]):
     }
     required = ("right-answers",)
     judge_calls: ClassVar[Calls] = {"cases": 2, "make_inputs": 4, "judge": 5}
+
+    def settings(self, lab: Lab, device: Device) -> SpeedupSettings:
+        found = super().settings(lab, device)
+        if not (rehearsing() and device == "cuda"):
+            return found
+        return msgspec.structs.replace(found, max_s=3.0, warmup_calls=1, judged=4, compared=2, self_test_margin=99.0)
 
     def measure(self, context: Context[SpeedupSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.speedup.check import measure

@@ -1,0 +1,190 @@
+"""The device of rehearsal.py: torch.cuda's surface over the host. Imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch, _pytree  # noqa: PLC2701 - torch has no public name for seeing operators below autograd
+
+from bottleneck_lab.measure.rehearsal import NAME
+
+OPERATOR_S = 20e-6
+"""How long the device that is not there takes for an operator."""
+MEMORY_BYTES = 8 << 30
+
+
+class Queue:
+    """Work that the host has handed over, as the moment at which it will be done, seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.done_at = 0.0
+
+    def launch(self) -> None:
+        """One operator more: after those before it, and no sooner than now."""
+        self.done_at = max(self.done_at, time.monotonic()) + OPERATOR_S
+
+    def wait(self, until: float | None = None) -> None:
+        """Returns when all of it is done, or what was handed over before that moment."""
+        time.sleep(max(0.0, (self.done_at if until is None else until) - time.monotonic()))
+
+
+QUEUE = Queue()
+
+
+class Event:
+    """torch.cuda.Event, as far as labs and checks use it."""
+
+    def __init__(self, **_: Any) -> None:
+        self.at = 0.0
+
+    def record(self, _stream: Any = None) -> None:
+        """Marks what has been queued so far."""
+        self.at = max(QUEUE.done_at, time.monotonic())
+
+    def synchronize(self) -> None:
+        """Waits until the mark is reached."""
+        QUEUE.wait(self.at)
+
+    def wait(self, _stream: Any = None) -> None:
+        """Another stream waits: all of them are one queue."""
+
+    def query(self) -> bool:
+        """Whether the mark has been reached."""
+        return time.monotonic() >= self.at
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds between two marks."""
+        return 1000 * (end.at - self.at)
+
+
+class Stream:
+    """torch.cuda.Stream: every stream is the one queue."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        """Waits for the queue."""
+        QUEUE.wait()
+
+    def wait_stream(self, _other: Any) -> None:
+        """In order anyway."""
+
+    def wait_event(self, _event: Any) -> None:
+        """Likewise."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """A mark of what has been queued so far."""
+        event = event or Event()
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        """Whether the queue is empty."""
+        return time.monotonic() >= QUEUE.done_at
+
+
+def here(value: Any) -> Any:
+    """The value, or the host where it names a CUDA device."""
+    named = isinstance(value, str) and value.startswith("cuda")
+    meant = isinstance(value, torch.device) and value.type == "cuda"
+    return torch.device("cpu") if named or meant else value
+
+
+class OnTheHost(TorchFunctionMode):
+    """Operators for `cuda` run on the CPU; what goes to the device or comes back is a copy, as it would be there."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {name: here(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+        if func in (torch.Tensor.cuda, torch.Tensor.cpu):
+            QUEUE.launch()
+            QUEUE.wait()
+            return args[0].clone()
+        if func in (torch.Tensor.pin_memory, torch.Tensor.is_pinned):
+            return args[0] if func is torch.Tensor.pin_memory else False
+        if func is torch.Tensor.item:
+            QUEUE.wait()
+        QUEUE.launch()
+        moved = func is torch.Tensor.to and any(here(value) is not value for value in args)
+        result = func(*(here(value) for value in args), **kwargs)
+        return result.clone() if moved and result is args[0] else result
+
+
+class Graph:
+    """torch.cuda.CUDAGraph: the operators that ran while it recorded, run again on the tensors that they had."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, list[Any]]] = []
+
+    def replay(self) -> None:
+        """Runs them again; results go where they went when they were recorded."""
+        QUEUE.launch()
+        for func, args, kwargs, results in self.calls:
+            for before, after in zip(results, _pytree.tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(before, torch.Tensor) and before.data_ptr() != after.data_ptr():
+                    before.copy_(after)
+
+
+class Recording(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """`with torch.cuda.graph(graph)`."""
+
+    def __init__(self, graph: Graph, **_: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.graph.calls.append((func, args, kwargs or {}, _pytree.tree_leaves(result)))
+        return result
+
+
+@contextlib.contextmanager
+def stream(_stream: Any) -> Iterator[None]:
+    yield
+
+
+PROPERTIES = SimpleNamespace(name=NAME, major=9, minor=0, total_memory=MEMORY_BYTES, multi_processor_count=1)
+SURFACE: dict[str, Any] = {
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "init": lambda: None,
+    "device_count": lambda: 1,
+    "current_device": lambda: 0,
+    "set_device": lambda _device: None,
+    "get_device_name": lambda _device=None: NAME,
+    "get_device_capability": lambda _device=None: (9, 0),
+    "get_device_properties": lambda _device=None: PROPERTIES,
+    "synchronize": lambda _device=None: QUEUE.wait(),
+    "current_stream": lambda _device=None: Stream(),
+    "default_stream": lambda _device=None: Stream(),
+    "stream": stream,
+    "memory_allocated": lambda _device=None: 0,
+    "max_memory_allocated": lambda _device=None: 0,
+    "memory_reserved": lambda _device=None: 0,
+    "mem_get_info": lambda _device=None: (MEMORY_BYTES, MEMORY_BYTES),
+    "reset_peak_memory_stats": lambda _device=None: None,
+    "empty_cache": lambda: None,
+    "manual_seed": lambda _seed: None,
+    "manual_seed_all": lambda _seed: None,
+    "_sleep": lambda cycles: time.sleep(cycles / 1e9),
+    "Event": Event,
+    "Stream": Stream,
+    "CUDAGraph": Graph,
+    "graph": Recording,
+}
+"""What is put in place of torch.cuda's own."""
+
+
+def give() -> None:
+    """Puts the device into this process's torch, for this thread."""
+    for name, stand_in in SURFACE.items():
+        setattr(torch.cuda, name, stand_in)
+    OnTheHost().__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it; until the process ends

@@ -1,0 +1,170 @@
+"""The device that is not there: what stands for torch.cuda, and `make gpu` on it from start to end. No figure of it means anything, and none is kept."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bottleneck_lab.capture.doctor import choose_device, gpus
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.measure import rehearsal
+from bottleneck_lab.measure.verifier import check_lab
+
+from ...modules import load_file
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.long
+
+SMOOTH = """
+import torch
+
+
+def load(device):
+    stream, begin, end = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def smooth(trace, width):
+        begin.record()
+        with torch.cuda.stream(stream):
+            values = torch.from_numpy(trace).pin_memory().to(device, non_blocking=True)
+            means = WAY
+        end.record()
+        torch.cuda.synchronize()
+        assert begin.elapsed_time(end) > 0
+        return means.cpu().numpy()
+
+    return smooth
+"""
+SLOW = "torch.cat([windows.mean(-1) for windows in values.unfold(0, width, 1).split(2000)])"
+FAST = "values.unfold(0, width, 1).mean(-1)"
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """The example lab on `cuda`, on a machine that rehearses."""
+    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(ROOT / "docs" / "example"))
+    monkeypatch.setenv(rehearsal.VARIABLE, "1")
+    monkeypatch.setenv(
+        "OMP_NUM_THREADS", "1"
+    )  # a capture runs in no worker: threads that wait for a busy core would take most of it
+    load_labs.cache_clear()
+    found = find_lab("running-mean")
+    path, solution = tmp_path / "lab", tmp_path / "solution"
+    shutil.copytree(found.path, path)
+    shutil.copytree(found.solution, solution)
+    (path / "smooth.py").write_text(SMOOTH.replace("WAY", SLOW))
+    (solution / "smooth.py").write_text(SMOOTH.replace("WAY", FAST))
+    spec = msgspec.structs.replace(found.spec, devices={"cuda": found.spec.devices["cpu"]})
+    yield msgspec.structs.replace(found, path=path, solution=solution, spec=spec)
+    load_labs.cache_clear()
+
+
+def check(lab, folder, tmp_path):
+    return check_lab(lab, folder, "cuda", data=tmp_path, home=tmp_path)
+
+
+def test_a_rehearsal_is_no_verdict_and_has_no_figure(lab, tmp_path):
+    assert (gpus(), choose_device(lab, None)) == ([rehearsal.NAME], "cuda")
+    verdict = check(lab, lab.solution, tmp_path)
+    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", rehearsal.REHEARSED)
+    assert verdict.environment["gpu"] == rehearsal.NAME
+    assert [result.holds for result in verdict.criteria] == [None] * len(verdict.criteria)
+    assert not any(result.value or result.low or result.high for result in verdict.criteria)
+    assert not verdict.measurement
+    assert not verdict.notes
+    assert not verdict.prediction
+
+
+def test_what_is_wrong_whatever_the_times_are_is_told(lab, tmp_path):
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    (wrong / "smooth.py").write_text("import torch\nload = torch.cuda.no_such_thing\n")
+    verdict = check(lab, wrong, tmp_path)
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert verdict.summary.startswith(f"{rehearsal.REHEARSED} It ended early: ")
+    assert "no_such_thing" in verdict.summary
+
+
+def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monkeypatch, capsys):
+    gpu, root, docs = (
+        load_file(ROOT / "scripts" / "gpu.py", "gpu_script"),
+        tmp_path / "root",
+        Path("docs/measured/README.md"),
+    )
+    (root / docs).parent.mkdir(parents=True)
+    shutil.copy(ROOT / docs, root / docs)
+    monkeypatch.setattr(gpu, "gpu_labs", lambda: [lab])
+    monkeypatch.setattr(gpu, "REHEARSABLE", (lab.slug,))
+    monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch"])
+
+    def here(command, _limit_s):
+        if "--do" not in command:
+            return gpu.Ran(0, "{}")
+        step, into = (command[command.index(option) + 1] for option in ("--do", "--into"))
+        return gpu.Ran(0, json.dumps(gpu.do(step, Path(into))))
+
+    assert gpu.main([], runner=here, root=root) == gpu.OK, capsys.readouterr().out
+    steps = json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())
+    submissions = ("starter", "solution")
+    kinds = {
+        *(f"grade:{lab.slug}:{what}" for what in submissions),
+        *(f"capture:{lab.slug}:{what}:torch" for what in submissions),
+    }
+    assert kinds | {"data"} == set(steps)
+    assert all(steps[step]["outcome"] == "INCONCLUSIVE" for step in kinds if step.startswith("grade:"))
+    assert "nothing is recorded" in capsys.readouterr().out
+    assert [path.name for path in (root / "docs" / "measured").iterdir()] == ["README.md"]
+    assert (root / docs).read_text() == (ROOT / docs).read_text()
+    assert not (root / "datasets").exists()
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """This process's torch with the device in it, until the test ends."""
+    torch = pytest.importorskip("torch")
+    from bottleneck_lab.measure import rehearsal_device
+
+    for name, stand_in in rehearsal_device.SURFACE.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    with rehearsal_device.OnTheHost():
+        yield torch
+
+
+def test_what_goes_to_the_device_is_a_copy_and_its_operators_run(torch):
+    host = torch.arange(4.0)
+    there = host.to("cuda")
+    there += 1
+    assert host.tolist() == [0, 1, 2, 3]
+    assert (there + torch.ones(4, device="cuda")).cpu().tolist() == [2, 3, 4, 5]
+    layer = torch.nn.Linear(4, 2).cuda()
+    assert layer(there).shape == (2,)
+
+
+def test_a_recorded_graph_runs_again_on_what_its_input_holds_then(torch):
+    source, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = (source * 2).view(3, 1).sum(1) + 1
+    source.copy_(torch.tensor([5.0, 6.0, 7.0]))
+    assert result.tolist() == [3, 3, 3]
+    graph.replay()
+    assert result.tolist() == [11, 13, 15]
+
+
+def test_the_queue_takes_its_time_and_who_waits_waits_for_it(torch):
+    begin, end, x = (
+        torch.cuda.Event(enable_timing=True),
+        torch.cuda.Event(enable_timing=True),
+        torch.ones(2, device="cuda"),
+    )
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    begin.record()
+    for _ in range(500):
+        x = x + 1
+    end.record()
+    torch.cuda.synchronize()
+    assert time.monotonic() - began >= 500 * 20e-6
+    assert begin.elapsed_time(end) >= 10
+    assert end.query()
