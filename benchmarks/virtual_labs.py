@@ -2,11 +2,12 @@
 
     python benchmarks/virtual_labs.py [--lab sync-points …] [--repeat 2] [--write]
 
-All of them are modelled or counted and repeat exactly, on any machine and under any load; with --repeat, runs that differ are an error. --write renews the
-tables in docs/measured/virtual_labs.md and in the solutions' write-ups.
+All of them are modelled or counted and repeat on any machine and under any load, but for what waits for Python's garbage collector; --repeat tells the spread.
+--write renews the tables in docs/measured/virtual_labs.md and in the solutions' write-ups.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,14 +63,15 @@ def row(name: str, shipped: Figures, seen: Figures, interval: int) -> str:
 
 
 def rows(lab: Lab, repeat: int) -> Iterator[str]:
-    """The table of one lab, a line at a time. Raises SystemExit where two runs of a script differ."""
+    """The table of one lab, a line at a time; how far runs of a script lie apart goes to the standard error."""
     interval = kind_of(lab).settings(lab, "virtual").interval
     yield from HEAD
     shipped = None
     for label, folder in scripts(lab):
         runs = [measure(lab, folder) for _ in range(repeat)]
-        if len({run.total_us for run in runs}) > 1:
-            raise SystemExit(f"{lab.slug}, {label}: {[run.total_us for run in runs]} us in {repeat} runs")
+        if repeat > 1:
+            spread = max(run.total_us for run in runs) - min(run.total_us for run in runs)
+            print(f"{label}: spread of {repeat} runs {spread} us", file=sys.stderr)
         shipped = shipped or runs[0]
         yield row(label, shipped, runs[0], interval)
 
