@@ -738,6 +738,17 @@ class TestDev:
         assert "Findings, the costliest first" in open_
         assert "Hint 2 of 2: NumPy can square" in blind
 
+    @pytest.mark.long
+    def test_the_verdicts_on_shipped_and_solved_files_are_those_of_a_check(self, learner):
+        done = learner.lab("dev", "play", "slow", "--solution")
+        assert done.returncode in (0, 3), done.stdout + done.stderr
+        _, shipped, solved = (" ".join(part.split()) for part in done.stdout.split("$ lab check"))
+        assert re.search("FAIL correct but slow|INCONCLUSIVE", shipped)  # a busy machine decides neither
+        assert re.search("PASS|INCONCLUSIVE", solved)
+        for verdict in (shipped, solved):
+            assert "slow on cpu" in verdict
+            assert "at least 2x" in verdict
+
     @pytest.mark.slow
     def test_a_new_lab_works_without_touching_the_package(self, author, content):
         spec = content / "labs" / "mine" / "lab.toml"
