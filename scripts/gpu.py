@@ -142,18 +142,18 @@ def submissions(lab: Any) -> dict[str, Path]:
 
 def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str, str]:
     """Names of the steps, in the order in which they are worth their time, each with what this machine lacks for it: nothing, as a rule."""
+    from bottleneck_lab.measure.rehearsal import rehearsing
+
     labs = list(labs)
     lack = {(lab.slug, what): lacking(lab, path, gpu_count) for lab in labs for what, path in submissions(lab).items()}
     graded = {f"grade:{slug}:{what}": why for (slug, what), why in lack.items()}
+    real = "needs a GPU" if rehearsing() else ""
     captures = {
-        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what]
+        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what] or (real if tool != "torch" else "")
         for tool in tools
         for lab in labs
         for what in captured(lab, tool)
     }
-    from bottleneck_lab.measure.rehearsal import rehearsing
-
-    real = "needs a GPU" if rehearsing() else ""
     return {"data": "", **graded, **captures, "benchmark": real, "tests": real, "exploits": real}
 
 

@@ -120,6 +120,21 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
     assert not (root / "datasets").exists()
 
 
+def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
+    monkeypatch.setenv(rehearsal.VARIABLE, "1")
+    gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
+    tried = {step for step, why in gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], gpu_count=1).items() if not why}
+    assert {"data", "grade:resnet-latency:starter", "capture:resnet-latency:starter:torch"} <= tried
+    assert not tried & {
+        "tests",
+        "exploits",
+        "benchmark",
+        "grade:resnet-latency:variant compiled",
+        "grade:fused-attention:starter",
+    }
+    assert not [step for step in tried if step.endswith(":ncu")]
+
+
 @pytest.fixture
 def torch(monkeypatch):
     """This process's torch with the device in it, until the test ends."""
