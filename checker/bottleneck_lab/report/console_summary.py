@@ -241,7 +241,7 @@ def _print_memory(sheet: Sheet, summary: Summary) -> None:
         sheet.path(f"{where:10} {levels}", indent=2)
         sheet.line(f"{first} at the first record, {peak} at the highest{grown}.", indent=2)
         if use.holders:
-            print_holders(sheet, f"Who allocated what is held on the {where}, in this capture", use.holders, TOP)
+            print_holders(sheet, f"Who allocated what is held, in this capture: {where}", use.holders, TOP)
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:

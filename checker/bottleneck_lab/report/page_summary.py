@@ -363,7 +363,7 @@ def _memory(summary: Summary) -> Markup | None:
         _table(
             list(COLUMNS),
             [holder_cells(row) for row in use.holders],
-            f"Who allocated what is held on {_device(summary, use.rank, use.device)}, in this capture",
+            f"Who allocated what is held, in this capture: {_device(summary, use.rank, use.device)}",
             numeric=range(1, 5),
         )
         for use in summary.memory
