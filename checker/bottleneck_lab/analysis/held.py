@@ -96,11 +96,10 @@ def _lines(snapshot: Snapshot) -> tuple[list[str], SmallInts]:
 
 def own_line(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> str:
     """The innermost line that is no library's, as "file.py(line): function"; the innermost of all where every one is."""
-    own = (number for number in stack if not _LIBRARY.search(frames[number].file))
-    number = next(own, stack[0] if stack else None)
-    if number is None:
+    seen = [frames[number] for number in stack]
+    frame = next((frame for frame in seen if not _LIBRARY.search(frame.file)), seen[0] if seen else None)
+    if frame is None:
         return "not recorded"
-    frame = frames[number]
     return f"{frame.file.rsplit('/', 1)[-1]}({frame.line}): {frame.function}"
 
 
