@@ -7,7 +7,7 @@ import _thread
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,20 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def started_since(children: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Our living children and their descendants, but for those `children` of before, such as a database that other tests use."""
+    ours = [child for child in psutil.Process().children() if child not in children]
+    return [process for child in ours for process in (child, *descendants(child)) if lives(process)]
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """None where it has ended."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def groups_left() -> list[Path]:

@@ -256,8 +256,8 @@ class TestBadInput:
         learner = Learner(tmp_path, Path(__file__).parents[1] / "exploits" / "content")
         place = learner.start("feeder", "place")
         script = place / "train.py"
-        wrong = """accelerator.channel.send(Step(0, "float64", 16, np.zeros(16, np.int64))) #"""
-        imported = "from bottleneck_lab.measure.channel.messages import Step\n"
+        wrong = """accelerator.channel.send(TrainBatch(0, "float64", 16, np.zeros(16, np.int64))) #"""
+        imported = "from bottleneck_lab.measure.channel.messages import TrainBatch\n"
         script.write_text(imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step("))
         done = learner.lab("run", at=place)
         assert done.returncode == 1

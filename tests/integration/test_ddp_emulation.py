@@ -27,7 +27,7 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 from ..exploits.hostile import WORKSPACES, find
 from ..modules import load_file
-from ..processes import lives
+from ..processes import started_since
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
@@ -101,14 +101,10 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def living_children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if lives(child)]
-
-
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     """Runs a script on two ranks, each time in the same worker; none of its processes is left afterwards."""
-    place, before, descriptors = tmp_path_factory.mktemp("two-ranks"), living_children(), open_descriptors()
+    place, before, descriptors = tmp_path_factory.mktemp("two-ranks"), psutil.Process().children(), open_descriptors()
     folder, worlds = code(SHIPPED, place / "code"), [2] * MOST_RUNS
     with Janitor() as janitor, crew(folder, "train.py", COSTS, worlds, place / "scratch", janitor) as ranks:
 
@@ -117,7 +113,7 @@ def two_ranks(tmp_path_factory):
             return ranks.run(secret)
 
         yield run
-    assert set(living_children()) <= set(before)
+    assert not started_since(before)
     assert open_descriptors() <= descriptors
 
 
@@ -281,13 +277,13 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
 
 
 def test_a_rank_that_is_killed_ends_the_run_and_leaves_nothing(tmp_path):
-    before, descriptors = living_children(), open_descriptors()
+    before, descriptors = psutil.Process().children(), open_descriptors()
     reason, words = BROKEN_RULES["dead_rank"]
     with pytest.raises(Violation) as caught:
         emulated(hostile_or_wrong("dead_rank"), tmp_path, world=4)
     assert caught.value.reason == reason
     assert words in caught.value.sentence
-    assert set(living_children()) <= set(before)
+    assert not started_since(before)
     assert open_descriptors() <= descriptors
 
 

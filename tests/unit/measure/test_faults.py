@@ -36,7 +36,7 @@ from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.settings import Settings
 from bottleneck_lab.measure.verifier import check_lab
 
-from ...processes import groups_left, lives
+from ...processes import groups_left, started_since
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[3]
@@ -74,12 +74,13 @@ class Bench:
 
     def check(self, progress=lambda doing, share: None):
         """The verdict, and the assertion that nothing is left."""
+        others = psutil.Process().children()
         verdict = check_lab(
             self.lab, self.workspace, self.device, data=self.workspace, home=self.workspace, progress=progress
         )
         if isinstance(progress, Saboteur):
             progress.stop()
-        assert not [child for child in psutil.Process().children(recursive=True) if lives(child)]
+        assert not started_since(others)
         assert not list(self.temporary.iterdir())
         assert not groups_left()
         assert "checker itself failed" not in verdict.summary, verdict.measurement.get("traceback")
