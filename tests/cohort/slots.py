@@ -33,10 +33,15 @@ class Users:
     python: str
 
 
+def _runs_checks(python: str | Path, uid: int) -> bool:
+    """Whether `uid` may run it, and read what it imports."""
+    command = as_user(uid, [str(python), "-c", "import bottleneck_lab.cohort.job"])
+    return subprocess.run(command, check=False, cwd="/", capture_output=True).returncode == 0
+
+
 def _readable_python(folder: Path, uid: int) -> str | None:
-    """This Python where `uid` may run it, otherwise a virtual environment of the system's with the same packages."""
-    runs = subprocess.run(as_user(uid, [sys.executable, "-c", ""]), check=False, cwd="/", stderr=subprocess.DEVNULL)
-    if runs.returncode == 0:
+    """This Python where `uid` may run checks with it, otherwise a virtual environment of the system's with the same packages; None where neither will do."""
+    if _runs_checks(sys.executable, uid):
         return sys.executable
     system = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin")
     if system is None:
@@ -45,7 +50,8 @@ def _readable_python(folder: Path, uid: int) -> str | None:
     (packages,) = (folder / "venv" / "lib").glob("python3.*/site-packages")
     imported = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "same.pth").write_text("\n".join([*imported, str(CHECKER)]))
-    return str(folder / "venv" / "bin" / "python")
+    python = folder / "venv" / "bin" / "python"
+    return str(python) if _runs_checks(python, uid) else None
 
 
 @contextmanager
