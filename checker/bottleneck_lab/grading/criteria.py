@@ -308,7 +308,7 @@ _REASONS: dict[CriterionKind, FailReason] = {
 """By kind, the gravest first: wrong output beats slow, and a diagnosis counts when all else may hold."""
 
 _ADVICE: dict[FailReason, list[str]] = {
-    "wrong output": ["Make it right before making it fast: undo the last change and see whether the answers agree."],
+    "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
         "`lab hint` gives the next hint.",

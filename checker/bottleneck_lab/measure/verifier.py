@@ -118,7 +118,8 @@ def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionRe
         return diagnosis
     return [
         not_measured(
-            CriterionSpec(result.id, "diagnosis", result.id), "since the work was not: answers are graded with it"
+            CriterionSpec(result.id, "diagnosis", result.id),
+            "since answers are graded only with work that runs and is right",
         )
         for result in diagnosis
     ]
