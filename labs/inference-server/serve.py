@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from torch.profiler import record_function
 
+SERVER = "python"  # "triton": in place of what follows, models/ is served by a Triton Inference Server
 MAX_BATCH = 16
 MAX_WAIT_S = 0.005
 

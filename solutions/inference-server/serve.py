@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from torch.profiler import record_function
 
+SERVER = "python"  # "triton": in place of what follows, models/ is served by a Triton Inference Server
 MAX_BATCH = 16
 MAX_WAIT_S = 0.005
 DECODERS = 2  # threads: Pillow lets go of Python's lock while it decodes

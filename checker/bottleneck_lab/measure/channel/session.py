@@ -255,15 +255,19 @@ def start_worker(
     fds: list[int],
     cores: set[int] | None = None,
     hidden: Sequence[str] = (),
+    shown: Sequence[Path] = (),
+    *,
+    network: bool = False,
 ) -> Worker:
     """A worker on `folder` that runs `module`, known to the janitor from the first moment.
 
-    `hidden` packages are not there for it, where a sandbox can hide them.
+    `hidden` packages are not there for it, where a sandbox can hide them; `shown` folders are, besides the data. With `network` its processes may meet
+    over TCP.
     """
     settings = context.settings
     worker = Worker(
         python_module(module, *arguments),
-        Paths(folder, [context.data], [Path(folder, name) for folder in python_folders() for name in hidden]),
+        Paths(folder, [context.data, *shown], [Path(folder, name) for folder in python_folders() for name in hidden]),
         limits,
         pass_fds=fds,
         cores=cores,
@@ -271,6 +275,7 @@ def start_worker(
         bound=settings.bind_threads,
         gpu=context.device == "cuda",
         janitor=context.janitor,
+        network=network,
     )
     context.isolation.update(worker.isolation)
     return worker

@@ -81,13 +81,14 @@ def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:
 class Place:
     """What the learner's server is put into. `fds`: the options of `program` that name descriptors; `channel`: to whoever speaks of the server.
 
-    `end` closes what is at the other end of the channel, when the server has gone.
+    `end` closes what is at the other end of the channel, when the server has gone; `options`: more of them, for `program`.
     """
 
     program: str
     fds: dict[str, int]
     channel: Channel
     end: Callable[[], None]
+    options: tuple[str, ...] = ()
 
 
 def serve_locally(
@@ -100,7 +101,7 @@ def serve_locally(
     worker.start()
     fds = {**place.fds, "--control": theirs}
     options = [part for option, fd in fds.items() for part in (option, str(fd))]
-    options += ["--trace", str(trace)] if trace else []
+    options += [*place.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(place.program, context, options)
     status = stream(command, context.workspace, context.janitor, on_line, {}, tuple(fds.values()))
     os.close(theirs)

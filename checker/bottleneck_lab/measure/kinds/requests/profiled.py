@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Ready
@@ -34,43 +33,63 @@ def capture(seconds: float, trace: Path | None) -> None:
         export(profiler, trace)
 
 
-def obey(options: argparse.Namespace) -> None:
-    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) when it is told to; ends this process when the pipe is closed."""
+class Served:
+    """The server of the learner's entry file."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def serve(self) -> None:
+        """Loads the server and has it listen. It is not to return."""
+        module = load_module(self.options.entry)
+        Channel(socket.socket(fileno=self.options.socket)).send(Ready())
+        module.serve(socket.socket(fileno=self.options.listener))
+
+    def set_constant(self, name: str, value: int) -> None:
+        """Sets a constant of the server while it runs."""
+        setattr(sys.modules[self.options.entry.stem], name, value)
+
+    def end(self) -> None:
+        """Ends what it has started."""
+
+
+def obey(served: Served) -> None:
+    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) when it is told to, until the pipe is closed."""
+    options = served.options
     with os.fdopen(options.control) as lines:
         for line in lines:
             word, value = line.split()
             if word == "capture":
                 capture(float(value), options.trace)
             else:
-                setattr(sys.modules[options.entry.stem], word, int(value))
-    os._exit(0)
+                served.set_constant(word, int(value))
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Loads the server and has it listen."""
-    module = load_module(options.entry)
-    Channel(socket.socket(fileno=options.socket)).send(Ready())
-    module.serve(socket.socket(fileno=options.listener))
-
-
-def run_server(serve: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Serves as it is told to. The profiler wants the main thread; the server does with another."""
-    parser.add_argument("--control", type=int, required=True)
-    options = script_parser(parser).parse_args()
+def run_server(served: Served) -> None:
+    """Serves as it is told to, then ends this process. The profiler wants the main thread; the server does with another."""
+    options = served.options
     os.sched_setaffinity(0, loading_cores())
     if options.trace:
         capture(0.0, None)  # the first takes seconds to set up
-    threading.Thread(target=_serve_to_the_end, args=(serve, options), daemon=True).start()
-    obey(options)
+    threading.Thread(target=_serve_to_the_end, args=(served,), daemon=True).start()
+    obey(served)
+    served.end()
+    os._exit(0)
 
 
-def _serve_to_the_end(serve: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+def _serve_to_the_end(served: Served) -> None:
     """The server with whatever it raises, which ends this process."""
     try:
-        run_child(serve, options)
+        run_child(lambda _: served.serve(), served.options)
     finally:
         os._exit(1)  # it is not to return
 
 
+def controlled(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds where the process is told what to do."""
+    parser.add_argument("--control", type=int, required=True)
+    return parser
+
+
 if __name__ == "__main__":
-    run_server(serve, child_parser())
+    run_server(Served(controlled(script_parser(child_parser())).parse_args()))

@@ -33,12 +33,24 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def start_server(context: WorkerContext, program: str, folder: Path, places: dict[str, int]) -> Worker:
-    """The process in which a server runs. `places`: the options of `program` that name descriptors."""
+def start_server(
+    context: WorkerContext, program: str, folder: Path, places: dict[str, int], environment: Path | None = None
+) -> Worker:
+    """The process in which a server runs. `places`: the options of `program` that name descriptors; `environment`: of another server, which is told of it."""
     arguments = ["--entry", str(folder / context.lab.spec.entry)]
     arguments += [part for option, fd in places.items() for part in (option, str(fd))]
-    fds = list(places.values())
-    return start_worker(context, program, arguments, folder, limits_of(context.settings), fds, cores=loading_cores())
+    arguments += ["--environment", str(environment)] if environment else []
+    return start_worker(
+        context,
+        program,
+        arguments,
+        folder,
+        limits_of(context.settings),
+        list(places.values()),
+        cores=loading_cores(),
+        shown=[environment] if environment else [],
+        network=environment is not None,
+    )
 
 
 class ServerSession:

@@ -24,6 +24,7 @@ from bottleneck_lab.measure.kinds.server import ServerSettings, figures
 from bottleneck_lab.measure.kinds.server.judging import check_answers, check_pixels
 from bottleneck_lab.measure.kinds.server.pictures import HEAD, Strips, make_strips
 from bottleneck_lab.measure.kinds.server.session import DeviceSession, device_times_s
+from bottleneck_lab.measure.kinds.server.tritonserver import environment_for
 from bottleneck_lab.needs import require_packages
 
 CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
@@ -35,23 +36,30 @@ BROKEN = 6
 
 @dataclass(kw_only=True)
 class Bench(check.Bench[ServerSettings]):
-    """Sends pictures. `times_s`: what the device takes for any batch, and for each image in it, once the machine is calibrated."""
+    """Sends pictures. `times_s`: what the device takes for any batch, and for each image in it, once the machine is calibrated.
+
+    `triton`: the environment of a Triton Inference Server, where the learner's code asks for one: both servers then run on it.
+    """
 
     strips: Strips
+    triton: Path | None = None
     times_s: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def prepare(cls, context: Context[ServerSettings]) -> Bench:
-        """Cuts pictures from photographs that are drawn in secret. Raises MachineError where what servers run on is not installed."""
+    def prepare(cls, context: Context[ServerSettings], code: Path) -> Bench:
+        """Cuts pictures from photographs that are drawn in secret, for the server in the folder `code`. Raises MachineError where what it runs on is not
+        installed.
+        """
+        triton = environment_for(code / context.lab.spec.entry)
         require_packages("labs", starlette="Starlette", uvicorn="uvicorn", httptools="httptools")
         rng = np.random.default_rng(context.rng.getrandbits(128))
         strips = make_strips(context.data, rng)
         load = Load(context.janitor.folder / "load", strips, context.janitor, rng)
         bad = "A body that is not a JPEG file"
-        return cls(context, rng, load, context.settings.clients, CLOSED_S, bad, strips=strips)
+        return cls(context, rng, load, context.settings.clients, CLOSED_S, bad, strips=strips, triton=triton)
 
     def session(self, role: Role, folder: Path) -> DeviceSession:
-        return DeviceSession.start_with(self.context, role, folder, self.times_s)
+        return DeviceSession.start_with(self.context, role, folder, self.times_s, self.triton)
 
     def rates(self, level: Level, batches: Sequence[Ran]) -> list[float]:
         return figures.rates(level, batches)
@@ -73,7 +81,7 @@ class Bench(check.Bench[ServerSettings]):
 def measure(context: Context[ServerSettings]) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
     context.progress("calibrating this machine with the shipped pre-processing", 0.02)
-    bench = Bench.prepare(context)
+    bench = Bench.prepare(context, context.submission)
     image_s = preprocess_s(context, bench)
     bench.times_s = device_times_s(context.settings, image_s)
     context.progress("starting the shipped server", 0.08)
@@ -86,7 +94,7 @@ def measure(context: Context[ServerSettings]) -> Measured:
     return Measured(
         grade(context, found, compared),
         details=_details(found, image_s, bench.times_s),
-        notes=[_emulated(bench.times_s, context.settings.batch), *check.notes(found)],
+        notes=[*_served(bench), _emulated(bench.times_s, context.settings.batch), *check.notes(found)],
         speedup=check.gain(found),
         conditions=check.conditions(found),
     )
@@ -123,6 +131,10 @@ def _details(found: Found, image_s: float, times_s: tuple[float, float]) -> dict
         "block_idle": _idle(found),
         **check.details(found),
     }
+
+
+def _served(bench: Bench) -> list[str]:
+    return ["Both servers ran on a Triton Inference Server."] if bench.triton else []
 
 
 def _emulated(times_s: tuple[float, float], batch: int) -> str:

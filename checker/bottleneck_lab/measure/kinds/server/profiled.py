@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 
 from bottleneck_lab.measure.channel.messages import Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
-from bottleneck_lab.measure.kinds.requests.profiled import run_server
+from bottleneck_lab.measure.kinds.requests.profiled import Served, controlled, run_server
 from bottleneck_lab.measure.kinds.server.learner_api import Model
+from bottleneck_lab.measure.kinds.server.script import gateway_of, server_parser
 from bottleneck_lab.measure.worker import load_module
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Loads the server and has it listen."""
-    import torch
+class ServedWithModel(Served):
+    """The learner's own inference server."""
 
-    module = load_module(options.entry)
-    channel = Channel(socket.socket(fileno=options.socket))
-    channel.send(Ready())
-    model = Model(channel, Arena.attach(options.arena), torch.profiler.record_function)
-    module.serve(socket.socket(fileno=options.listener), model)
+    def serve(self) -> None:
+        import torch
+
+        module = load_module(self.options.entry)
+        channel = Channel(socket.socket(fileno=self.options.socket))
+        channel.send(Ready())
+        model = Model(channel, Arena.attach(self.options.arena), torch.profiler.record_function)
+        module.serve(socket.socket(fileno=self.options.listener), model)
+
+
+class ServedByTriton(Served):
+    """The learner's models, on a Triton Inference Server."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self._gateway = gateway_of(options)
+
+    def serve(self) -> None:
+        self._gateway.serve(socket.socket(fileno=self.options.listener))
+
+    def set_constant(self, name: str, value: int) -> None:  # noqa: ARG002 - there is none but the largest batch
+        self._gateway.set_max_batch(value)
+
+    def end(self) -> None:
+        sys.stdout.write(f"{self._gateway.statistics()}\n")
+        sys.stdout.flush()
+        self._gateway.close()
 
 
 def main() -> None:
     """Entry point."""
-    parser = child_parser()
-    parser.add_argument("--arena", type=int, required=True)
-    run_server(serve, parser)
+    options = controlled(server_parser(child_parser())).parse_args()
+    run_server(ServedByTriton(options) if options.environment else ServedWithModel(options))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_rows import add_rows
@@ -18,7 +19,7 @@ from bottleneck_lab.measure.kinds.requests.local import (
     serve_locally,
 )
 from bottleneck_lab.measure.kinds.requests.session import listen
-from bottleneck_lab.measure.kinds.server import ServerSettings
+from bottleneck_lab.measure.kinds.server import ServerSettings, tritonserver
 from bottleneck_lab.measure.kinds.server.check import Bench, preprocess_s
 from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_points
 from bottleneck_lab.measure.kinds.server.session import device_times_s, start_device
@@ -31,7 +32,8 @@ POINT_S = 2.5
 
 def run(context: Context[ServerSettings], on_line: OnLine) -> int:
     """Loads the server with each maximum batch size, then in a closed loop and in an open one, side by side; its exit status, 0 where it served to the end."""
-    bench, size = Bench.prepare(context), max_batch_of(context.workspace / context.lab.spec.entry)
+    bench = Bench.prepare(context, context.workspace)
+    size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
         if size is not None:
@@ -41,21 +43,41 @@ def run(context: Context[ServerSettings], on_line: OnLine) -> int:
     return _serve(bench, work, on_line)[0]
 
 
+def _max_batch(bench: Bench) -> int | None:
+    """The largest batch that the server makes, as its own files say."""
+    workspace = bench.context.workspace
+    return (
+        tritonserver.max_batch_of(workspace / tritonserver.MODELS)
+        if bench.triton
+        else max_batch_of(workspace / bench.context.lab.spec.entry)
+    )
+
+
 def _plateau(server: LocalServer, bench: Bench, shipped: int) -> str:
     """What the server answers with one maximum batch size after another, as text; it has its own again afterwards."""
     points, clients = [], bench.context.settings.clients
     for size in SIZES:
         server.tell("MAX_BATCH", size)
+        bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)  # Triton has to start again
         before = len(server.batches)
         level = bench.load.closed(server.address, clients, POINT_S, server.follow, patience_s=FIRST_ANSWER_S)
         points.append(point(size, level, POINT_S, [len(batch.means) for batch in server.batches[before:]]))
     server.tell("MAX_BATCH", shipped)
+    bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
     return show_points(points, clients)
 
 
 def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler, the device's batches beside it; its exit status, 0 where it served to the end."""
-    bench = Bench.prepare(context)
+    """Captures the server under load with torch.profiler, the device's batches beside it; its exit status, 0 where it served to the end.
+
+    Raises UsageError for Triton, whose models run in processes of its own.
+    """
+    bench = Bench.prepare(context, context.workspace)
+    if bench.triton:
+        raise UsageError(
+            "`lab profile` captures the server in serve.py, and serve.py asks for Triton.",
+            'Set SERVER = "python" for a capture: both shipped servers do the same to a picture. `lab run` shows what Triton tells of its models.',
+        )
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
@@ -77,5 +99,6 @@ def _serve(bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None)
             "--arena": device.arena.fd,
             "--listener": listener.fileno(),
         }
-        place = Place(CHILD, fds, device.channel, device.end)
+        options = ("--environment", str(bench.triton)) if bench.triton else ()
+        place = Place(CHILD, fds, device.channel, device.end, options)
         return serve_locally(context, place, bench.load, work, on_line, trace)

@@ -9,25 +9,43 @@ from pathlib import Path
 from bottleneck_lab.measure.channel.messages import Done, Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.requests.script import script_parser
+from bottleneck_lab.measure.kinds.server.gateway import Gateway
 from bottleneck_lab.measure.kinds.server.learner_api import Model
+from bottleneck_lab.measure.kinds.server.tritonserver import MODELS, Tritonserver, device_fds
 from bottleneck_lab.measure.worker import load_module, serve
+
+
+def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what an inference server needs: where its device is, and the environment of a Triton server where one is to serve."""
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--environment", type=Path)
+    return script_parser(parser)
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
     """Loads the server and has it listen; it is not to return."""
-    module = load_module(options.entry)
-    channel.send(Ready())
-    model = Model(channel, Arena.attach(options.arena))
-    module.serve(socket.socket(fileno=options.listener), model)
+    listener = socket.socket(fileno=options.listener)
+    if options.environment:
+        channel.send(Ready())
+        gateway_of(options).serve(listener)
+    else:
+        module = load_module(options.entry)
+        channel.send(Ready())
+        module.serve(listener, Model(channel, Arena.attach(options.arena)))
     channel.send(Done())
+
+
+def gateway_of(options: argparse.Namespace) -> Gateway:
+    """Triton on the model repository beside the entry, with what stands before it."""
+    fds = device_fds(options.socket, options.arena)
+    return Gateway(Tritonserver(options.environment, options.entry.parent / MODELS, fds))
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--entry", type=Path, required=True)
-    parser.add_argument("--arena", type=int, required=True)
-    options = script_parser(parser).parse_args()
+    options = server_parser(parser).parse_args()
     channel = Channel(socket.socket(fileno=options.socket))
     serve(channel, options.entry.parent, lambda: run_server(channel, options))
 

@@ -37,15 +37,20 @@ class DeviceSession(ServerSession):
 
     @classmethod
     def start_with(
-        cls, context: Context[ServerSettings], role: Role, folder: Path, times_s: tuple[float, float]
+        cls,
+        context: Context[ServerSettings],
+        role: Role,
+        folder: Path,
+        times_s: tuple[float, float],
+        triton: Path | None = None,
     ) -> Self:
-        """Starts the device, then the server, and waits until its code is loaded."""
+        """Starts the device, then the server (Triton, where there is an environment for it), and waits until its code is loaded."""
         address = context.janitor.folder / f"{role}.sock"
         device = start_device(context, times_s)
         try:
             with listen(address) as listener, device.script_socket as script:
                 places = {"--socket": script.fileno(), "--arena": device.arena.fd, "--listener": listener.fileno()}
-                worker = start_server(context, PROGRAM, folder, places)
+                worker = start_server(context, PROGRAM, folder, places, triton)
         except BaseException:
             device.close()
             raise

@@ -1,0 +1,31 @@
+"""The lab's model as a Python model of a Triton Inference Server: it stands in a repository in place of `resnet50/1/model.py`.
+
+It runs on the device whose descriptors the server was started with. One process can have it, one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # Triton brings it
+
+from bottleneck_lab.measure.channel.wire import Arena, Channel
+from bottleneck_lab.measure.kinds.server.learner_api import Model
+
+
+class TritonPythonModel:
+    """What Triton looks for."""
+
+    def initialize(self, args: dict[str, str]) -> None:  # noqa: ARG002 - Triton's
+        """Called once, before the first batch."""
+        channel = Channel(socket.socket(fileno=os.dup(int(os.environ["LAB_SOCKET"]))))
+        self._model = Model(channel, Arena.attach(int(os.environ["LAB_ARENA"])))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Called with the requests that Triton has put into a batch; an answer for each."""
+        images = [pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests]
+        scores = np.split(self._model(np.concatenate(images)), np.cumsum([len(each) for each in images])[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("scores", each)]) for each in scores]

@@ -1,0 +1,229 @@
+"""A real Triton Inference Server in place of the lab's own: found, started on a model repository, watched, ended.
+
+It is the bare program of a wheel, in an environment of its own that `lab data tritonserver` sets up. It listens on 127.0.0.1 alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.workspace.dataset import is_made
+from bottleneck_lab.workspace.home import dataset_root
+
+NAME = "tritonserver"
+MODELS = "models"
+"""The folder of a workspace that is the model repository."""
+CHOICES = ("python", "triton")
+_MODEL = Path(__file__).with_name("triton_model.py")
+READY_S = 60.0
+EXIT_S = 1
+"""Longest wait for what is under way when it is ended: connections that are still open count as such."""
+LAST_LINES = 12
+_CHOICE = re.compile(r"""^SERVER\s*=\s*["'](\w*)["']""", re.MULTILINE)
+_MAX_BATCH = re.compile(r"^(max_batch_size:\s*)(\d+)", re.MULTILINE)
+_STAMP = re.compile(r"^E\d{4} [\d:.]+ \d+ \S+\] ")
+
+
+class TritonError(Exception):
+    """The server did not start, or ended: its last words."""
+
+    reason = "crashed"
+
+
+def environment_for(entry: Path) -> Path | None:
+    """The environment of the Triton server that a workspace asks for (`SERVER = "triton"` in its serve.py); None where its own code serves.
+
+    Raises LearnerFault for another word, MachineError where there is no such environment.
+    """
+    found = _CHOICE.search(entry.read_text(encoding="utf-8", errors="replace"))
+    choice = found[1] if found else CHOICES[0]
+    if choice not in CHOICES:
+        raise LearnerFault("crashed", f'SERVER in {entry.name} is "python" or "triton", not "{choice}".')
+    if choice == "python":
+        return None
+    if not is_made(NAME):
+        raise MachineError(
+            f'{entry.name} asks for Triton (SERVER = "triton"), which is not set up here.',
+            '`lab data tritonserver` sets it up, or says why this machine cannot have it; with SERVER = "python" the lab needs nothing more.',
+        )
+    return dataset_root(NAME)
+
+
+def max_batch_of(repository: Path) -> int | None:
+    """The largest batch that clients' requests are collected into; None where the configuration names none."""
+    config = repository / "classify" / "config.pbtxt"
+    found = _MAX_BATCH.search(config.read_text(encoding="utf-8", errors="replace"))
+    return int(found[2]) if found else None
+
+
+def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
+    """Copies a repository, with the lab's model in place of its own, and, unless None, another largest batch for every model that takes batches; the copy."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(repository, copy)
+    shutil.copyfile(_MODEL, copy / "resnet50" / "1" / "model.py")
+    for config in copy.glob("*/config.pbtxt") if max_batch else ():
+        text = config.read_text(encoding="utf-8", errors="replace")
+        config.write_text(_MAX_BATCH.sub(rf"\g<1>{max_batch}", text), encoding="utf-8")
+    return copy
+
+
+class Tritonserver:
+    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets."""
+
+    def __init__(self, home: Path, repository: Path, fds: Mapping[str, int]) -> None:
+        self._home = home
+        self._fds = dict(fds)
+        self._scratch = Path(tempfile.mkdtemp(prefix="tritonserver-"))
+        self._log = self._scratch / "log"
+        self._shared = self._scratch.name
+        self._repository = repository
+        self.port, self.metrics_port = _free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, max_batch: int | None = None) -> None:
+        """Starts it, or starts it again with another largest batch, and waits until all models are loaded. Raises TritonError."""
+        self.end()
+        repository = repository_for(self._repository, max_batch, self._scratch / "models")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(repository),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                pass_fds=list(self._fds.values()),
+            )
+        deadline = time.monotonic() + READY_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise TritonError(self.last_words())
+            time.sleep(0.05)
+
+    def ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process is None or self._process.poll() is not None
+
+    def last_words(self) -> str:
+        """Why it is gone, as it says itself."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(["tritonserver does not serve:", *_telling(lines)])
+
+    def end(self) -> None:
+        """Ends it with the processes of its models, and what they shared."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        # Models outlive it by a moment, in which they would take the device's answers.
+        for process in psutil.process_iter(["cmdline"]):
+            if any(self._shared in word for word in process.info["cmdline"] or ()):
+                process.kill()
+        for region in Path("/dev/shm").glob(f"{self._shared}*"):  # one that was killed leaves them
+            region.unlink(missing_ok=True)
+
+    def statistics(self) -> str:
+        """What Triton itself tells of its models since it was started, as text; nothing where it cannot be asked."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/models/stats", timeout=5) as reply:
+                return show_statistics(json.load(reply))
+        except (urllib.error.URLError, OSError, ValueError):
+            return ""
+
+    def close(self) -> None:
+        """Ends it for good."""
+        self.end()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _command(self, repository: Path) -> list[str]:
+        program = next(self._home.glob("env/lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
+        here = "127.0.0.1"
+        options = {
+            "model-repository": repository,
+            "backend-directory": self._home / "backends",
+            "http-address": here,
+            "http-port": self.port,
+            "metrics-address": here,
+            "metrics-port": self.metrics_port,
+            "allow-grpc": "false",
+            "log-info": "false",
+            "exit-timeout-secs": EXIT_S,
+            "backend-config": f"python,shm-region-prefix-name={self._shared}",
+        }
+        return [
+            str(program),
+            "--disable-auto-complete-config",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        manifest = json.loads((self._home / "manifest.json").read_text(encoding="utf-8"))
+        libraries = next(self._home.glob("env/lib/python3*/site-packages/nvidia_pytriton.libs"))
+        return {
+            **os.environ,
+            "PATH": f"{self._home}/env/bin:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            "LD_LIBRARY_PATH": f"{libraries}:{Path(manifest['library']).parent}",
+            "LAB_PYTHON": os.pathsep.join(filter(None, sys.path)),
+            **{name: str(fd) for name, fd in self._fds.items()},
+        }
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/health/ready", timeout=1) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def device_fds(socket_fd: int, arena_fd: int) -> dict[str, int]:
+    """The descriptors of a device, by the names under which a model finds them."""
+    return {"LAB_SOCKET": socket_fd, "LAB_ARENA": arena_fd}
+
+
+def show_statistics(told: dict[str, Any]) -> str:
+    """Text for a terminal: of each model its batches, how many requests each held, and what a request waited and ran in it."""
+    lines = ["Triton on its models (/v2/models/stats):", "", "model     batches  requests each  queue ms  run ms"]
+    for model in told["model_stats"]:
+        times, batches = model["inference_stats"], model["execution_count"]
+        each = model["inference_count"] / batches if batches else 0.0
+        queue_ms, run_ms = (_mean_ms(times[name]) for name in ("queue", "compute_infer"))
+        lines.append(f"{model['name']:<9} {batches:>7}  {each:>13.1f}  {queue_ms:>8.1f}  {run_ms:>6.1f}")
+    return "\n".join(lines) + "\n"
+
+
+def _mean_ms(time_: dict[str, int]) -> float:
+    return time_["ns"] / time_["count"] / 1e6 if time_["count"] else 0.0
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The lines of a log that say what is wrong, without when and where in Triton; or else its last ones. That there is no GPU is nothing wrong."""
+    errors = [_STAMP.sub("", line) for line in lines if _STAMP.match(line) and not re.search("CUDA|Cuda|NVML", line)]
+    return (errors or lines)[-LAST_LINES:] or ["it said nothing"]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,1 @@
+"""An ensemble has no code of its own: config.pbtxt says all."""

@@ -1,0 +1,351 @@
+"""The lab's server on Triton: how it is chosen, what it is given, what stands before it, and what becomes of it when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from bottleneck_lab.catalog import content_root, find_lab
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
+from bottleneck_lab.measure.kinds.server import gateway
+from bottleneck_lab.measure.kinds.server.gateway import Gateway, infer_request
+from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.server.tritonserver import (
+    TritonError,
+    Tritonserver,
+    device_fds,
+    environment_for,
+    max_batch_of,
+    repository_for,
+    show_statistics,
+)
+from bottleneck_lab.workspace.dataset import is_made
+from bottleneck_lab.workspace.home import dataset_root
+
+from ...modules import load_file
+
+LAB = find_lab("inference-server")
+SET_UP = load_file(content_root() / "datasets" / "tritonserver.py", "set_up_triton")
+NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
+
+
+@pytest.fixture
+def solved(tmp_path):
+    """The solution's model repository, as a workspace has it: the shipped one with the solution's files over it."""
+    folder = tmp_path / "solved"
+    for source in (LAB.path, LAB.solution):
+        for file in (source / "models").rglob("*.p*"):
+            target = folder / file.relative_to(source / "models")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("line", ["", 'SERVER = "python"', "SERVER = 'python'  # as shipped"])
+def test_the_learners_own_code_serves_unless_it_says_otherwise(tmp_path, line):
+    (tmp_path / "serve.py").write_text(f"import io\n{line}\n")
+    assert environment_for(tmp_path / "serve.py") is None
+
+
+def test_triton_serves_where_it_is_asked_for_and_set_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path))
+    entry = tmp_path / "serve.py"
+    entry.write_text('SERVER = "triton"\n')
+    with pytest.raises(MachineError) as missing:
+        environment_for(entry)
+    assert "lab data tritonserver" in missing.value.remedy
+    folder = tmp_path / "datasets" / "tritonserver"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"complete": true}')
+    assert environment_for(entry) == folder
+
+
+def test_another_server_is_the_learners_mistake(tmp_path):
+    (tmp_path / "serve.py").write_text('SERVER = "torchserve"\n')
+    with pytest.raises(LearnerFault, match='"python" or "triton", not "torchserve"'):
+        environment_for(tmp_path / "serve.py")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "python", "library", "said"),
+    [
+        ("Darwin", "arm64", (3, 11), True, "for Linux on x86-64; this is Darwin on arm64"),
+        ("Linux", "x86_64", (3, 13), True, "runs with Python 3.11 and 3.12; this is 3.13"),
+        ("Linux", "x86_64", (3, 11), False, "apt-get install libpython3.11"),
+    ],
+)
+def test_a_machine_that_cannot_have_triton_is_told_why(tmp_path, system, machine, python, library, said):
+    file = tmp_path / "libpython.so"
+    if library:
+        file.touch()
+    assert said in SET_UP.refusal(system, machine, python, file)
+
+
+def test_a_machine_that_can_have_triton_is_refused_nothing(tmp_path):
+    (tmp_path / "libpython.so").touch()
+    assert SET_UP.refusal("Linux", "x86_64", (3, 12), tmp_path / "libpython.so") == ""
+
+
+def test_what_is_set_up_stays_and_what_was_interrupted_is_begun_anew(tmp_path, monkeypatch):
+    done = []
+    names = ("require_machine", "make_environment", "install", "arrange", "try_out")
+    for name in names:
+        monkeypatch.setattr(SET_UP, name, lambda _, name=name: done.append(name))
+    seen = []
+    SET_UP.set_up(tmp_path / "env", lambda *progress: seen.append(progress))
+    assert done == list(names)
+    assert seen == [(number, 5) for number in range(6)]
+    SET_UP.set_up(tmp_path / "env", lambda *_: None)
+    assert len(done) == 5
+    (tmp_path / "env" / "manifest.json").write_text('{"complete": false}')
+    SET_UP.set_up(tmp_path / "env", lambda *_: None)
+    assert len(done) == 10
+
+
+def configs(repository):
+    """The text of every model's configuration, by the model's folder."""
+    return {file.parent.name: file.read_text() for file in repository.glob("*/config.pbtxt")}
+
+
+def test_the_shipped_repository_decodes_in_the_batch_path_and_the_solution_in_an_ensemble(solved):
+    shipped, fixed = configs(LAB.path / "models"), configs(solved)
+    for found in (shipped, fixed):
+        assert found.keys() == {"classify", "decode", "resnet50"}
+        assert all(f'name: "{name}"' in text for name, text in found.items())
+        assert "dynamic_batching" in found["resnet50"]
+        assert "dims: [ 3, 224, 224 ]" in found["resnet50"]
+    assert 'backend: "python"' in shipped["classify"]
+    assert "count: 1" in shipped["classify"]
+    assert 'platform: "ensemble"' in fixed["classify"]
+    assert re.findall(r'model_name: "(\w+)"', fixed["classify"]) == ["decode", "resnet50"]
+    assert "count: 2" in fixed["decode"]
+
+
+def test_the_lab_puts_its_own_model_and_batch_size_into_a_copy(tmp_path):
+    repository = LAB.path / "models"
+    copy = repository_for(repository, 4, tmp_path / "copy")
+    assert "LAB_SOCKET" in (copy / "resnet50/1/model.py").read_text()
+    assert {max_batch_of(copy), max_batch_of(repository)} == {4, 16}
+    assert all("max_batch_size: 4\n" in text for text in configs(copy).values())
+    assert configs(repository_for(repository, None, tmp_path / "copy")) == configs(repository)
+
+
+def test_what_triton_tells_of_its_models_is_shown():
+    model = {"name": "decode", "execution_count": 5, "inference_count": 20}
+    times = {"queue": {"count": 20, "ns": 40_000_000}, "compute_infer": {"count": 20, "ns": 600_000_000}}
+    idle = {"queue": {"count": 0, "ns": 0}, "compute_infer": {"count": 0, "ns": 0}}
+    ensemble = {"name": "classify", "execution_count": 0, "inference_count": 0, "inference_stats": idle}
+    shown = show_statistics({"model_stats": [{**model, "inference_stats": times}, ensemble]}).splitlines()
+    assert shown[-2].split() == ["decode", "5", "4.0", "2.0", "30.0"]
+    assert shown[-1].split() == ["classify", "0", "0.0", "0.0", "0.0"]
+
+
+class FakeTriton:
+    """Speaks Triton's protocol on a port; answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.status, self.said, self.asked, self.gone = 200, None, [], False
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
+
+    async def _serve(self) -> None:
+        async with await asyncio.start_server(self._client, sock=self.listener) as server:
+            await server.serve_forever()
+
+    async def _client(self, reader, writer) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await self._answer(reader, writer)
+        writer.close()
+
+    async def _answer(self, reader, writer) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        sizes = {name: int(value) for name, value in re.findall(r"(\S*Content-Length): (\d+)", head)}
+        body = await reader.readexactly(sizes["Content-Length"])
+        text = body[: sizes["Inference-Header-Content-Length"]]
+        self.asked.append((head.split()[1], json.loads(text), body[len(text) :]))
+        said = {"outputs": [{"name": "scores", "data": [0.5] * 10}]} if self.said is None else self.said
+        reply = json.dumps(said).encode()
+        writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (self.status, len(reply)) + reply)
+
+    def start(self, max_batch=None) -> None:
+        pass
+
+    def ended(self) -> bool:
+        return self.gone
+
+    def last_words(self) -> str:
+        return "out of memory"
+
+
+class Place:
+    """A gateway before a Triton, real or made up."""
+
+    def __init__(self, triton) -> None:
+        self.triton, self.gateway = triton, Gateway(triton)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.problem = None
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self.gateway.serve(self.listener)
+        except TritonError as error:
+            self.problem = error
+
+    def ask(self, body, path="/classify"):
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request("POST", path, body)
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+
+
+@pytest.fixture
+def place(monkeypatch):
+    monkeypatch.setattr(gateway, "LOOK_S", 0.02)
+    made = Place(FakeTriton())
+    yield made
+    made.triton.gone = True
+    made.thread.join(10)
+
+
+def test_a_picture_goes_to_triton_as_it_came_and_its_scores_come_back(place):
+    assert place.ask(b"\xff\xd8picture") == (200, {"scores": [0.5] * 10})
+    path, asked, binary = place.triton.asked[0]
+    assert path == "/v2/models/classify/infer"
+    assert asked["inputs"][0]["parameters"] == {"binary_data_size": len(binary)}
+    assert binary == (9).to_bytes(4, "little") + b"\xff\xd8picture", "a string's length stands before it"
+
+
+def test_what_triton_refuses_is_refused_with_its_status(place):
+    place.triton.status, place.triton.said = 400, {"error": "not a JPEG file"}
+    assert place.ask(b"") == (400, {"error": "not a JPEG file"})
+    place.triton.status, place.triton.said = 200, None
+    assert place.ask(b"next")[0] == 200
+
+
+def test_a_huge_body_is_refused_unread_and_another_path_is_not_there(place):
+    with socket.create_connection(("127.0.0.1", place.port)) as client:
+        client.sendall(b"POST /classify HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+    assert place.ask(b"", "/elsewhere")[0] == 404
+    assert not place.triton.asked
+
+
+def test_a_client_that_goes_away_leaves_the_others_answered(place):
+    with socket.create_connection(("127.0.0.1", place.port)) as gone:
+        gone.sendall(b"POST /classify HTTP/1.1\r\nContent-Length: 1000\r\n\r\nhalf")
+    assert place.ask(b"other")[0] == 200
+    assert len(place.triton.asked) == 1
+
+
+def test_who_asks_when_triton_is_gone_is_told_and_serving_ends_with_its_last_words(place):
+    place.triton.port = place.triton.port - 1 or 1  # nobody listens there
+    assert place.ask(b"picture")[0] == 503
+    place.triton.gone = True
+    place.thread.join(5)
+    assert "out of memory" in str(place.problem)
+
+
+def test_a_request_says_how_long_its_parts_are():
+    head, _, body = infer_request(b"abc").partition(b"\r\n\r\n")
+    sizes = dict(re.findall(rb"(\S*Content-Length): (\d+)", head))
+    assert int(sizes[b"Content-Length"]) == len(body)
+    assert json.loads(body[: int(sizes[b"Inference-Header-Content-Length"])])["outputs"] == [{"name": "scores"}]
+
+
+@pytest.fixture
+def device():
+    """Function: a device's process, as the environment of models finds it."""
+    pairs = [socket.socketpair(), socket.socketpair()]
+    arena = Arena.create(SLOTS * MAX_BATCH * BYTES_PER_IMAGE)
+    fds = [pairs[0][0].fileno(), pairs[1][0].fileno(), arena.fd]
+    options = zip(("--host", "--verifier", "--arena", "--fixed-s", "--image-s"), [*fds, 0.01, 0.001], strict=True)
+    command = [sys.executable, "-m", "bottleneck_lab.measure.kinds.server.device"]
+    process = subprocess.Popen([*command, *(str(part) for pair in options for part in pair)], pass_fds=fds)
+    yield device_fds(pairs[0][1].fileno(), arena.fd)
+    process.kill()
+    process.wait()
+    for each in (*pairs[0], *pairs[1]):
+        each.close()
+    arena.close()
+
+
+@pytest.fixture
+def triton(device):
+    """Function: a real server on a repository, with a gateway before it: its address."""
+    servers = []
+
+    def start(repository):
+        server = Tritonserver(dataset_root("tritonserver"), repository, device)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def pictures():
+    """A JPEG file, and what is none."""
+    noise = np.random.default_rng(0).integers(0, 255, (96, 128, 3), dtype=np.uint8)
+    file = Path("picture.jpg")
+    Image.fromarray(noise).resize((1024, 768)).save(file)
+    return file.read_bytes(), b"\xff\xd8no picture"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
+@pytest.mark.parametrize("which", ["shipped", "solved"])
+def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_nothing(
+    which, solved, triton, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    server = triton(LAB.path / "models" if which == "shipped" else solved)
+    good, bad = pictures()
+    place = Place(server)
+    answers = [place.ask(body) for body in (good, bad, b"", good)]
+    assert [status for status, _ in answers] == [200, 400, 400, 200]
+    assert "not a JPEG file" in answers[1][1]["error"]
+    assert len(answers[0][1]["scores"]) == 10
+    assert answers[0] == answers[3]
+    mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    heard = {each.laddr.ip for process in mine for each in process.net_connections() if each.status == "LISTEN"}
+    assert heard == {"127.0.0.1"}
+    assert "resnet50" in server.statistics()
+    place.gateway.close()
+    assert server.ended()
+    named = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not any(
+        "triton_python_backend_stub" in word and server._shared in " ".join(words) for words in named for word in words
+    )
+    assert not list(Path("/dev/shm").glob(f"{server._shared}*"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
+def test_a_real_triton_that_cannot_load_a_model_says_which_line_is_wrong(solved, triton):
+    config = solved / "decode" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_UINT8", "TYPE_INT12"))
+    with pytest.raises(TritonError, match=r"decode/config\.pbtxt"):
+        triton(solved)
