@@ -45,8 +45,13 @@ DEVICE: Any = "cuda"
 COUNTERS_REFUSED = "ERR_NVGPUCTRPERM"
 """The driver's word for counters that are kept for administrators."""
 KEPT_STEPS = 3
-REHEARSABLE = ("resnet-latency",)
-"""Labs that run on the device that is not there (bottleneck_lab/measure/rehearsal.py)."""
+NOT_REHEARSED = {
+    "torch.compile(": "needs a GPU to compile for",
+    "ENABLED = True": "needs a GPU to launch Triton's kernels on",
+}
+"""What a submission says that cannot run on a device that is not there (bottleneck_lab/measure/rehearsal.py), and why not."""
+TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
+"""Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal."""
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
 """Where the tests marked `gpu` are: other tests need packages that nothing here does."""
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
@@ -149,7 +154,7 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
     graded = {f"grade:{slug}:{what}": why for (slug, what), why in lack.items()}
     real = "needs a GPU" if rehearsing() else ""
     captures = {
-        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what] or (real if tool != "torch" else "")
+        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what] or (not_rehearsed(lab, tool) if real else "")
         for tool in tools
         for lab in labs
         for what in captured(lab, tool)
@@ -161,15 +166,22 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
     """What a submission needs that this machine does not have, in words; empty where it has all."""
     from bottleneck_lab.measure.rehearsal import rehearsing
 
-    if rehearsing() and lab.slug not in REHEARSABLE:
-        return "cannot be rehearsed"
-    if rehearsing() and folder.name == "compiled":
-        return "needs a GPU to compile for"
     if gpu_count < lab.spec.devices[DEVICE].gpus:
         return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
     sources = [(folder / name).read_text(encoding="utf-8") for name in lab.spec.editable if (folder / name).is_file()]
+    if rehearsing() and (
+        why := next((NOT_REHEARSED[word] for word in NOT_REHEARSED for s in sources if word in s), "")
+    ):
+        return why
     without_dali = any("nvidia.dali" in source for source in sources) and not installed("nvidia-dali-cuda130")
     return "needs nvidia-dali-cuda130" if without_dali else ""
+
+
+def not_rehearsed(lab: Any, tool: str) -> str:
+    """Why a tool's capture of a lab cannot be rehearsed, in words; empty where it can."""
+    if tool == "memory":
+        return "needs a GPU's allocator"
+    return "too much work for a host" if tool != "torch" and lab.slug in TOO_MUCH_FOR_A_HOST else ""
 
 
 def installed(distribution: str) -> bool:

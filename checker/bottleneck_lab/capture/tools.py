@@ -15,6 +15,7 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.trace import load
 
@@ -38,13 +39,18 @@ _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
 
 def locate(executable: str) -> str:
     """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works without."""
-    found = find_program(executable)
+    found = stand_in(executable) if rehearsing() else find_program(executable)
     if found is None:
         raise MachineError(
             f"{executable} is not installed here, neither on PATH nor where CUDA puts it.",
             f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory` work.",
         )
     return str(found)
+
+
+def stand_in(executable: str) -> Path:
+    """What takes the place of NVIDIA's tool on a device that is not there."""
+    return Path(__file__).with_name("stand_ins") / f"{executable.replace('-', '_')}.py"
 
 
 def record(tool: str, request: Request) -> Captured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,11 +13,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch, _pytree  # noqa: PLC2701 - torch has no public name for seeing operators below autograd
 
-from bottleneck_lab.measure.rehearsal import NAME
+from bottleneck_lab.measure.rehearsal import GPUS, NAME
 
 OPERATOR_S = 20e-6
 """How long the device that is not there takes for an operator."""
 MEMORY_BYTES = 8 << 30
+PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+MOST_FLOP = 1e11
+"""Of one product of matrices. A larger one, made to see how fast a GPU can be, is left out: its result is all zeros."""
 
 
 class Queue:
@@ -113,9 +117,15 @@ class OnTheHost(TorchFunctionMode):
         if func is torch.Tensor.item:
             QUEUE.wait()
         QUEUE.launch()
+        if func in PRODUCTS and _is_too_large(*args[:2]):
+            return args[0].new_zeros((*args[0].shape[:-1], args[1].shape[-1]))
         moved = func is torch.Tensor.to and any(here(value) is not value for value in args)
         result = func(*(here(value) for value in args), **kwargs)
         return result.clone() if moved and result is args[0] else result
+
+
+def _is_too_large(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return 2 * left.numel() * right.shape[-1] > MOST_FLOP
 
 
 class Graph:
@@ -156,7 +166,7 @@ SURFACE: dict[str, Any] = {
     "is_available": lambda: True,
     "is_initialized": lambda: True,
     "init": lambda: None,
-    "device_count": lambda: 1,
+    "device_count": lambda: GPUS,
     "current_device": lambda: 0,
     "set_device": lambda _device: None,
     "get_device_name": lambda _device=None: NAME,
@@ -183,8 +193,34 @@ SURFACE: dict[str, Any] = {
 """What is put in place of torch.cuda's own."""
 
 
+ACCELERATOR: dict[str, Any] = {
+    "is_available": lambda: True,
+    "current_accelerator": lambda **_: torch.device("cuda"),
+    "current_device_index": lambda: 0,
+    "set_device_index": lambda _index: None,
+}
+"""The same of torch.accelerator, which a DataLoader asks."""
+
+
+class Profile(torch.profiler.profile):
+    """torch.profiler.profile of the host alone. Without a driver the device's part raises and catches an error at each end of every operator."""
+
+    def __init__(self, *, activities: Any = None, **more: Any) -> None:  # noqa: ARG002 - what was asked for
+        super().__init__(activities=[torch.profiler.ProfilerActivity.CPU], **more)
+
+
 def give() -> None:
-    """Puts the device into this process's torch, for this thread."""
-    for name, stand_in in SURFACE.items():
-        setattr(torch.cuda, name, stand_in)
+    """Puts the device into this process's torch, for this thread and those that it starts."""
+    for module, surface in ((torch.cuda, SURFACE), (torch.accelerator, ACCELERATOR)):
+        for name, stand_in in surface.items():
+            setattr(module, name, stand_in)
+    init_process_group, run = torch.distributed.init_process_group, threading.Thread.run
+
+    def run_there(thread: threading.Thread) -> None:
+        with OnTheHost():
+            run(thread)
+
+    torch.profiler.profile = Profile  # type: ignore[misc]
+    torch.distributed.init_process_group = lambda _backend, **more: init_process_group("gloo", **more)
+    setattr(threading.Thread, "run", run_there)  # noqa: B010 - a method that takes the thread by position
     OnTheHost().__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it; until the process ends

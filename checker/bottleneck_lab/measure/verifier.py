@@ -99,7 +99,8 @@ def check_lab(
 
 def _rehearsed(conclusion: Conclusion) -> Conclusion:
     """Of a check on a device that is not there: no verdict, and no figure; what went wrong whatever the times are is told."""
-    wrong = conclusion.outcome is Outcome.FAIL and conclusion.reason not in ("correct but slow", "wrong diagnosis")
+    of_times = ("correct but slow", "wrong diagnosis", "the mechanism is still there")
+    wrong = conclusion.outcome is Outcome.FAIL and conclusion.reason not in of_times
     summary = f"{REHEARSED} {f'It ended early: {conclusion.summary}' if wrong else ''}".strip()
     return Conclusion(Outcome.INCONCLUSIVE, None, summary, [f"Unset {VARIABLE} to measure."])
 

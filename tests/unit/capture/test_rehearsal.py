@@ -1,13 +1,16 @@
 """The device that is not there: what stands for torch.cuda, and `make gpu` on it from start to end. No figure of it means anything, and none is kept."""
 
 import json
+import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from bottleneck_lab.capture import tools
 from bottleneck_lab.capture.doctor import choose_device, gpus
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.measure import rehearsal
@@ -66,7 +69,7 @@ def check(lab, folder, tmp_path):
 
 
 def test_a_rehearsal_is_no_verdict_and_has_no_figure(lab, tmp_path):
-    assert (gpus(), choose_device(lab, None)) == ([rehearsal.NAME], "cuda")
+    assert (gpus(), choose_device(lab, None)) == ([rehearsal.NAME] * 2, "cuda")
     verdict = check(lab, lab.solution, tmp_path)
     assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", rehearsal.REHEARSED)
     assert verdict.environment["gpu"] == rehearsal.NAME
@@ -96,7 +99,6 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
     (root / docs).parent.mkdir(parents=True)
     shutil.copy(ROOT / docs, root / docs)
     monkeypatch.setattr(gpu, "gpu_labs", lambda: [lab])
-    monkeypatch.setattr(gpu, "REHEARSABLE", (lab.slug,))
     monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch"])
 
     def here(command, _limit_s):
@@ -123,16 +125,18 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
 def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
     monkeypatch.setenv(rehearsal.VARIABLE, "1")
     gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
-    tried = {step for step, why in gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], gpu_count=1).items() if not why}
-    assert {"data", "grade:resnet-latency:starter", "capture:resnet-latency:starter:torch"} <= tried
-    assert not tried & {
-        "tests",
-        "exploits",
-        "benchmark",
-        "grade:resnet-latency:variant compiled",
-        "grade:fused-attention:starter",
-    }
-    assert not [step for step in tried if step.endswith(":ncu")]
+    labs = gpu.gpu_labs()
+    plan = gpu.plan(labs, ["torch", "ncu", "memory"], gpu_count=2)
+    left = {step: why for step, why in plan.items() if why}
+    assert {f"grade:{lab.slug}:starter" for lab in labs} <= set(plan) - set(left)
+    assert {f"capture:{lab.slug}:{what}:torch" for lab in labs for what in gpu.captured(lab, "torch")} <= set(
+        plan
+    ) - set(left)
+    assert {"tests", "exploits", "benchmark"} <= set(left)
+    assert left["grade:resnet-latency:variant compiled"] == "needs a GPU to compile for"
+    assert left["grade:fused-attention:variant triton"] == "needs a GPU to launch Triton's kernels on"
+    assert {step.split(":")[1] for step in left if step.endswith(":ncu")} == {"ddp-scaling", "fused-attention"}
+    assert all(f"capture:{lab.slug}:starter:memory" in left for lab in labs)
 
 
 @pytest.fixture
@@ -155,6 +159,52 @@ def test_what_goes_to_the_device_is_a_copy_and_its_operators_run(torch):
     assert (there + torch.ones(4, device="cuda")).cpu().tolist() == [2, 3, 4, 5]
     layer = torch.nn.Linear(4, 2).cuda()
     assert layer(there).shape == (2,)
+
+
+def test_a_product_that_no_host_has_time_for_is_left_out(torch):
+    large = torch.ones(1, device="cuda").expand(8192, 8192)
+    assert (large @ large).abs().sum() == 0
+    small = torch.ones(4, 4, device="cuda")
+    assert (small @ small).tolist() == [[4.0] * 4] * 4
+
+
+def test_a_profiler_records_the_host_alone(torch):
+    from bottleneck_lab.measure.rehearsal_device import Profile
+
+    activity = torch.profiler.ProfilerActivity
+    assert Profile(activities=[activity.CPU, activity.CUDA]).activities == {activity.CPU}
+
+
+def test_a_thread_has_the_device_as_well(tmp_path):
+    """As that of a DataLoader which pins batches; in a process of its own, whose torch is changed for good."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, threading, torch\nfrom torch.utils.data import DataLoader\nimport helper\n"
+        "batches = list(DataLoader(torch.arange(4.0), 2, pin_memory=True, num_workers=1))\n"
+        "work = threading.Thread(target=lambda: print(batches[1].to('cuda').tolist(), sys.argv[1:]))\n"
+        "work.start(), work.join()\n"
+    )
+    (tmp_path / "helper.py").touch()
+    command = [*rehearsal.python("cpu"), "-m", "bottleneck_lab.measure.rehearsed", str(script), "--steps", "2"]
+    environment = {**os.environ, rehearsal.VARIABLE: "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "[2.0, 3.0] ['--steps', '2']\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("nsys", ["profile", "--trace=cuda,vulkan", "--output=x", "true"]),
+        ("nsys", ["profile", "--capture-all=true", "--output=x", "true"]),
+        ("ncu", ["--clock-control", "fast", "--export", "x", "true"]),
+        ("compute_sanitizer", ["--tool", "memcheck", "--logfile", "x", "true"]),
+    ],
+)
+def test_a_stand_in_refuses_what_its_tool_would(tool, words, tmp_path):
+    done = subprocess.run([tools.stand_in(tool), *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_recorded_graph_runs_again_on_what_its_input_holds_then(torch):

@@ -9,13 +9,13 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.channel.messages import Trained
+from bottleneck_lab.measure.channel.messages import DeviceReady, Gone, MeasureStep, Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed import check as feed
 from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, CudaEngine, EmulatedEngine
-from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _ready
+from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _step_s
 from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 
@@ -33,8 +33,8 @@ def context():
     return SimpleNamespace(lab=lab, device="virtual", settings=FeedSettings(), data=None, required=found.__getitem__)
 
 
-def run_of(every_ms: list[float], count: int = 2000) -> FeedRun:
-    """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100 ms for each."""
+def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> FeedRun:
+    """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100 ms for each, or `step_ms` beside the script."""
     rng, run = np.random.default_rng(0), FeedRun(16)
     sizes = [WARM_UP_BATCHES, len(every_ms)]
     for _ in sizes:
@@ -43,8 +43,8 @@ def run_of(every_ms: list[float], count: int = 2000) -> FeedRun:
     clock = end = run.assignments[1].given_ns = 0
     for at, order in enumerate(orders):
         clock += round((every_ms[at - WARM_UP_BATCHES] if at >= WARM_UP_BATCHES else 0) * MS)
-        start = max(clock, end) if at >= WARM_UP_BATCHES else -100 * MS
-        end = start + 100 * MS
+        start = max(clock, end) if at >= WARM_UP_BATCHES else -step_ms * MS
+        end = start + step_ms * MS
         run.steps.append(Trained(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
     return run
 
@@ -170,6 +170,46 @@ def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
     assert "to take about 400 ms, and 390 ms in practice" in note
 
 
+def on_a_gpu(run, drift):
+    found = context()
+    found.device, found.lab.spec.devices = "cuda", {"cuda": DeviceSpec(SPECS)}
+    return {result.id: result.holds for result in feed.grade(found, run, STEP_S, drift, 0.0)}
+
+
+@pytest.mark.parametrize(("step_ms", "useful"), [(110, True), (140, False)])
+def test_what_a_script_does_on_the_gpu_is_taken_from_training_and_said(step_ms, useful):
+    """Loading on the GPU with a tenth of it leaves enough; with more than a quarter it does not, though the GPU never waits."""
+    run = run_of([100.0] * 96, step_ms=step_ms)
+    assert on_a_gpu(run, drift=1.0) == {"useful-utilisation": useful, "data-wait": True}
+    (note,) = feed._shared(run, STEP_S)
+    assert f"took {step_ms} ms beside your script, and 100 ms alone" in note
+    assert feed._shared(run_of([100.0] * 96), STEP_S) == []
+
+
+def test_a_gpu_that_slowed_down_is_not_held_against_the_script():
+    """Alone, afterwards, a step takes as long as it took beside the script: it was the clocks, not the script."""
+    run = run_of([100.0] * 96, step_ms=140)
+    assert on_a_gpu(run, drift=1.4) == {"useful-utilisation": None, "data-wait": True}
+    assert feed._shared(run, 1.4 * STEP_S) == []
+
+
+def test_a_device_says_how_long_its_step_takes_also_when_the_script_has_gone():
+    ours, theirs = Channel.pair()
+    device, verifier = Channel(theirs), Channel(ours)
+    device.send(Gone())
+    device.send(DeviceReady(0.25))
+    with subprocess.Popen(["true"]) as process:
+        assert DeviceProcess(process, verifier, Mock(), Mock(), 0.2, Mock()).step_again_s(1) == 0.25
+    assert isinstance(device.receive(1), MeasureStep)
+    for channel in (device, verifier):
+        channel.close()
+
+
+def test_the_step_is_measured_again_as_often_repeated_as_before():
+    gpu = MadeUpGpu(0.14)
+    assert gpu.step_s(16) == gpu.step_again_s(16) == pytest.approx(0.122)
+
+
 def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
     engine = EmulatedEngine(step_s=0.016, batch=16)
     images = np.zeros((16, 1))
@@ -183,7 +223,7 @@ def test_the_emulated_engine_keeps_ideal_times_however_late_it_is_asked():
 def test_who_has_ended_is_to_blame():
     worker = Mock(process=Mock(poll=lambda: 3), log_tail=lambda: "", ending=lambda: "exited with status 3")
     with subprocess.Popen(["sleep", "60"]) as device:
-        session = FeedSession(worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, device.kill))
+        session = FeedSession(worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, device.kill), 1)
         assert isinstance(session.script.closed("training"), LearnerFault), "the device lives"
         device.kill()
         assert isinstance(session.script.closed("training"), VerifierFault)
@@ -200,7 +240,7 @@ def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_comma
     ours, theirs = Channel.pair()
     theirs.close()
     with pytest.raises(MachineError, match="The device process did not start") as told:
-        _ready(Channel(ours), 1)
+        _step_s(Channel(ours), 1, "start")
     assert told.value.remedy.startswith("Try again")
     ours.close()
 

@@ -205,6 +205,11 @@ class Ran(Message, number=23):
     kept_images: Array
 
 
+@dataclass(frozen=True, eq=False)
+class MeasureStep(Message, number=24):
+    """Verifier to device: say once more how long a step takes, now that no script runs; the answer is DeviceReady."""
+
+
 def message_of(number: int, values: list[Value]) -> Message:
     """The message of that number. Raises ValueError where there is none, or where its fields differ."""
     if (type_ := _TYPES.get(number)) is None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+import msgspec
+
 from bottleneck_lab.catalog import CriterionKind, Device, Lab
 from bottleneck_lab.declared import convert, place, unknown
 from bottleneck_lab.errors import LabError, UsageError
+from bottleneck_lab.measure.rehearsal import python, rehearsing
 from bottleneck_lab.measure.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,12 +49,17 @@ class Kind(ABC, Generic[S]):
 
     def settings(self, lab: Lab, device: Device) -> S:
         """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""
-        return convert(
+        found = convert(
             lab.spec.devices[device].settings,
             self.settings_type,
             lab.path / "lab.toml",
             ("devices", device, "settings"),
         )
+        return self.rehearsed(found) if device == "cuda" and rehearsing() else found
+
+    def rehearsed(self, settings: S) -> S:
+        """The same for a device that is not there: as little work as shows that all of it can be done."""
+        return msgspec.structs.replace(settings, judge=settings.judge | settings.rehearsal)
 
     @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
@@ -75,7 +82,7 @@ class Kind(ABC, Generic[S]):
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
         """The command line, in the workspace, of the workload alone: for `lab run`, or for an outside profiler (`nsys`, `ncu`, `sanitizer`)."""
-        return (sys.executable, "-u", lab.spec.entry)
+        return (*python(device), lab.spec.entry)
 
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
         """Whether `lab run` on this device shows how the workload would scale over ranks."""

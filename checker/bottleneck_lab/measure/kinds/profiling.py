@@ -17,11 +17,19 @@ from typing import Any
 
 from isal import igzip
 
+from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.rehearsal import rehearsing
+from bottleneck_lab.measure.rehearsed import stand_in
 
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 """Steps of torch.profiler's schedule."""
+REHEARSED_SCHEDULE = {"wait": 1, "warmup": 1, "active": 3}
+
+
+def schedule(device: Device) -> dict[str, int]:
+    """Steps of torch.profiler's schedule on a device."""
+    return REHEARSED_SCHEDULE if device == "cuda" and rehearsing() else SCHEDULE
 
 
 def child_command(module: str, context: Context[Any], options: list[str]) -> list[str]:
@@ -30,9 +38,9 @@ def child_command(module: str, context: Context[Any], options: list[str]) -> lis
     return [sys.executable, "-u", "-m", module, "--entry", str(entry), *options]
 
 
-def trace_options(trace: Path) -> list[str]:
+def trace_options(trace: Path, device: Device) -> list[str]:
     """Options of the child that have it write a trace."""
-    return ["--trace", str(trace), "--schedule", json.dumps(SCHEDULE)]
+    return ["--trace", str(trace), "--schedule", json.dumps(schedule(device))]
 
 
 def child_parser() -> argparse.ArgumentParser:
@@ -46,10 +54,7 @@ def child_parser() -> argparse.ArgumentParser:
 
 def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
     """Does the work; what it raises is shown as the learner's, and ends this process."""
-    if rehearsing():
-        from bottleneck_lab.measure.rehearsal_device import give  # imports torch
-
-        give()
+    stand_in(getattr(options, "device", "cpu"))
     try:
         work(options)
     except Exception as error:

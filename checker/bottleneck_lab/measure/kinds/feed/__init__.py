@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
@@ -15,11 +17,15 @@ if TYPE_CHECKING:
 
 
 class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """batch: images. device_share: how long the device takes for a batch, as a share of the time that the shipped loader takes for it."""
+    """batch: images. device_share: how long the device takes for a batch, as a share of the time that the shipped loader takes for it.
+
+    epoch_batches: of each timed epoch.
+    """
 
     start_s: float = 240.0
     batch: int = 16
     device_share: float = 0.4
+    epoch_batches: int = 32
 
 
 class FeedKind(Kind[FeedSettings]):
@@ -35,6 +41,9 @@ class FeedKind(Kind[FeedSettings]):
     }
     required = tuple(criteria)
     judge_calls: ClassVar[Calls] = {"count": 1, "label": 2, "reference_sample": 4, "compare": 2, "load": 1}
+
+    def rehearsed(self, settings: FeedSettings) -> FeedSettings:
+        return msgspec.structs.replace(super().rehearsed(settings), epoch_batches=6)
 
     def measure(self, context: Context[FeedSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.feed.check import measure

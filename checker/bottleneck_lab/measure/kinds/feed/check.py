@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -38,8 +39,9 @@ from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, FeedRun, 
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 
-EPOCH_BATCHES = 32
 MAX_EPOCHS = 3
+SHARED = 1.05
+"""How much longer a step takes beside a script that uses the GPU itself, where that is worth a note."""
 MAX_CORES_SHARE = 1.1
 """CPU time a second that the script may seem to use over its cores: it is counted in hundredths of a second where there is no control group."""
 
@@ -58,17 +60,18 @@ def measure(context: Context[FeedSettings]) -> Measured:
         run = train(session, context, judge)
         refuse_more_cores((worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
         foreign_cores = meter.cores()
+        after_s = session.step_after_s()
     context.progress("checking pixels", 0.9)
     problem, checked = check_pixels(run, judge, context)
-    # A real device's step does not follow the host's speed.
-    drift = 1.0 if context.device == "cuda" else calibrate(context, count) / before_s
+    # A real device's step does not follow the host's speed, but its own clocks may change.
+    drift = after_s / step_s if context.device == "cuda" else calibrate(context, count) / before_s
     results = grade(context, run, step_s, drift, foreign_cores)
     results.insert(0, grade_check(context.required("right-pixels"), problem, checked, "images"))
     results.insert(0, grade_check(context.required("every-sample-once"), *check_samples(run, judge, context), "images"))
     return Measured(
         results,
         details=_details(run, step_s, before_s, drift),
-        notes=_notes(context, step_s, before_s, batch),
+        notes=[*_notes(context, step_s, before_s, batch), *_shared(run, max(step_s, after_s))],
         speedup=run.images_per_s() * before_s if run.timed() else None,
         conditions=Conditions(other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)),
     )
@@ -121,7 +124,7 @@ def _expect_steps(run: FeedRun, steps: int) -> None:
 def give(session: FeedSession, run: FeedRun, context: Context[FeedSettings], count: int, *, last: bool) -> None:
     """Hands out the next epoch, or none when the device has seen enough."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
-    sizes = [] if last else [WARM_UP_BATCHES] + [EPOCH_BATCHES] * MAX_EPOCHS
+    sizes = [] if last else [WARM_UP_BATCHES] + [context.settings.epoch_batches] * MAX_EPOCHS
     session.device.channel.send(plan_epoch(rng, run, count, sizes).message())
 
 
@@ -185,7 +188,9 @@ def grade(
         if decision.state is State.PASS and all(missed)
         else grade_decision(spec, decision, "blocks", overall if run.timed() else None)
     )
-    idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * speed) for block in run.idle()] for speed in speeds])
+    # How long a real device was busy was measured; of an emulated one it follows from its step.
+    paces = [1.0] if context.device == "cuda" else speeds
+    idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * pace) for block in run.idle()] for pace in paces])
     found = [_with_drift(result, drift) for result in (busy, grade_decision(wait, idle, "blocks"))]
     return [not_held_against(result, foreign_cores) for result in found]
 
@@ -207,6 +212,19 @@ def _at_either(spec: CriterionSpec, samples: list[list[float]]) -> Decision:
 
 def _undecided(decision: Decision) -> Decision:
     return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
+
+
+def _shared(run: FeedRun, alone_s: float) -> list[str]:
+    """A note where steps took longer beside the script than alone. On an emulated device none does."""
+    if not (took := [step.ended_ns - step.started_ns for step in run.timed()]):
+        return []
+    beside_s = median(took) / 1e9
+    if beside_s <= SHARED * alone_s:
+        return []
+    return [
+        f"A step took {1000 * beside_s:.0f} ms beside your script, and {1000 * alone_s:.0f} ms alone: what the script does on the GPU itself is taken from "
+        f"training, which could be useful for {alone_s / beside_s:.0%} of the time at most."
+    ]
 
 
 def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bottleneck_lab.measure.channel.messages import (
     Gone,
     HandOut,
     Infer,
+    MeasureStep,
     Message,
     NextEpoch,
     Ready,
@@ -40,6 +41,8 @@ from bottleneck_lab.measure.channel.messages import (
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed, WireError
 from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS
+from bottleneck_lab.measure.rehearsal import rehearsing
+from bottleneck_lab.measure.rehearsed import stand_in
 
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
 MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
@@ -60,6 +63,9 @@ class Engine(Protocol):
 
     def step_s(self, batch: int) -> float:
         """Seconds that a step of a full batch takes when nobody has to be waited for."""
+
+    def step_again_s(self, batch: int) -> float:
+        """The same of the same step, later."""
 
 
 class EmulatedEngine:
@@ -86,6 +92,9 @@ class EmulatedEngine:
     def step_s(self, batch: int) -> float:
         return self._image_ns * batch / 1e9
 
+    def step_again_s(self, batch: int) -> float:
+        return self.step_s(batch)
+
 
 class CudaEngine:
     """Real ResNet-50 training steps on the GPU, on each batch as many as come nearest to `wanted_s` seconds.
@@ -100,7 +109,8 @@ class CudaEngine:
         self._torch = torch
         self._wanted_s, self._repeats = wanted_s, 1
         torch.backends.cudnn.benchmark = True
-        self._model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+        network = torchvision.models.mobilenet_v3_small if rehearsing() else torchvision.models.resnet50
+        self._model = network().cuda().to(memory_format=torch.channels_last)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
         self._mean = torch.from_numpy(MEAN).cuda()
         self._std = torch.from_numpy(STD).cuda()
@@ -129,6 +139,9 @@ class CudaEngine:
     def step_s(self, batch: int) -> float:
         """Measured as it will be repeated, on a batch that lies ready in the host's memory."""
         self._repeats = max(1, round(self._wanted_s / self._measured_s(batch)))
+        return self._measured_s(batch)
+
+    def step_again_s(self, batch: int) -> float:
         return self._measured_s(batch)
 
     def _measured_s(self, batch: int) -> float:
@@ -190,6 +203,8 @@ class Device:
         if isinstance(message, HandOut):
             self.rows_to_keep.extend(message.rows.tolist())
             self._to_host(NextEpoch(message.epoch, message.seed, message.order))
+        elif isinstance(message, MeasureStep):
+            self.verifier.send(DeviceReady(self.engine.step_again_s(self.batch)))
 
     def _from_host(self) -> Gone | Broken | None:
         """Reads a message of the script; if it was the last, what to tell the verifier."""
@@ -266,6 +281,8 @@ def main() -> None:
     parser.add_argument("--wanted-s", type=float, default=0.0)
     parser.add_argument("--batch", type=int, required=True)
     options = parser.parse_args()
+    if options.engine == "cuda":
+        stand_in("cuda")
     wanted_s: float = options.wanted_s
     engine: Engine = EmulatedEngine(wanted_s, options.batch) if options.engine == "emulated" else CudaEngine(wanted_s)
     verifier = Channel(socket.socket(fileno=options.verifier))

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import psutil
 
-from bottleneck_lab.measure.channel.messages import DeviceReady
+from bottleneck_lab.measure.channel.messages import DeviceReady, MeasureStep
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
 from bottleneck_lab.measure.context import Context, WorkerContext
@@ -89,7 +89,7 @@ class DeviceProcess:
         process, channel, script_socket = start_device(context, program, options, arena)
         device = cls(process, channel, script_socket, arena, math.nan, partial(_end, process, context.janitor))
         try:
-            device.step_s = _ready(channel, context.settings.start_s)
+            device.step_s = _step_s(channel, context.settings.start_s, "start")
         except BaseException:
             device.close()
             raise
@@ -111,6 +111,11 @@ class DeviceProcess:
     def end(self) -> None:
         """Ends the process; whoever waits at the channel hears that it is closed."""
         self._end()
+
+    def step_again_s(self, timeout_s: float) -> float:
+        """Seconds that a step takes now, when the script has ended. Raises VerifierFault when the device does not say."""
+        self.channel.send(MeasureStep())
+        return _step_s(self.channel, timeout_s, "measure its step again")
 
     def stopped(self) -> bool:
         """Whether somebody has stopped the process, or it is gone."""
@@ -160,12 +165,11 @@ def _end(process: subprocess.Popen[bytes], janitor: Janitor) -> None:
     janitor.forget(process.pid)
 
 
-def _ready(channel: Channel, timeout_s: float) -> float:
-    """What the device says that a step takes, when it is there. Raises VerifierFault when it does not come."""
+def _step_s(channel: Channel, timeout_s: float, doing: str) -> float:
+    """What the device says that a step takes; what a script that has ended still had it say is no news. Raises VerifierFault when it does not come."""
     try:
-        message = channel.receive(timeout_s)
+        while not isinstance(message := channel.receive(timeout_s), DeviceReady):
+            pass
     except WireError as error:
-        raise VerifierFault(f"The device process did not start: {error}") from None
-    if not isinstance(message, DeviceReady):
-        raise VerifierFault("The device process did not start.")
+        raise VerifierFault(f"The device process did not {doing}: {error}") from None
     return message.step_s

@@ -61,7 +61,7 @@ def run_fed(
         server = threading.Thread(target=_serve, args=arguments, daemon=True)
         server.start()
         try:
-            status = _run_child(context, device, on_line, trace_options(trace) if trace else [])
+            status = _run_child(context, device, on_line, trace_options(trace, context.device) if trace else [])
         finally:
             device.end()
             server.join()

@@ -19,16 +19,18 @@ PROGRAM = "bottleneck_lab.measure.kinds.feed.script"
 class FeedSession:
     """The learner's training script at one end, the verifier's device process in the middle."""
 
-    def __init__(self, worker: Worker, device: DeviceProcess) -> None:
+    def __init__(self, worker: Worker, device: DeviceProcess, patience_s: float) -> None:
         self.script = Session("learner", worker, device.channel, device)
         self.device = device
+        self._patience_s = patience_s
+        self._script_ended = False
 
     @classmethod
     def start(cls, context: Context[FeedSettings], wanted_s: float) -> Self:
         """Starts a device that is to take `wanted_s` seconds for a step, then the script, and waits until it is ready to train."""
         device = DeviceProcess.start(context, wanted_s)
         try:
-            session = cls(_start_script(context, device), device)
+            session = cls(_start_script(context, device), device, context.settings.start_s)
         except BaseException:
             device.close()
             raise
@@ -57,10 +59,20 @@ class FeedSession:
             raise LearnerFault("tampered", f"{doing}: the script sent an invalid training step ({message.why}).")
         return message
 
+    def step_after_s(self) -> float:
+        """Ends the script with everything it started; seconds that a step of the device takes then."""
+        self._end_script()
+        return self.device.step_again_s(self._patience_s)
+
     def close(self) -> None:
         """Ends the script with everything it started, and the device."""
-        self.script.close()
+        self._end_script()
         self.device.close()
+
+    def _end_script(self) -> None:
+        if not self._script_ended:
+            self._script_ended = True
+            self.script.worker.end()
 
 
 def _start_script(context: Context[FeedSettings], device: DeviceProcess) -> Worker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
@@ -42,6 +44,10 @@ class FindingKind(Kind[FindingSettings]):
         "ceiling",
     )
     records_itself = True
+
+    def rehearsed(self, settings: FindingSettings) -> FindingSettings:
+        less = {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2}
+        return msgspec.structs.replace(super().rehearsed(settings), **less)
 
     def measure(self, context: Context[FindingSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.finding.check import measure

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +34,7 @@ from bottleneck_lab.measure.kinds.finding.answers import (
 from bottleneck_lab.measure.kinds.finding.capture import OperatorCapture, read_capture
 from bottleneck_lab.measure.kinds.finding.shares import Truth, estimate_shares, intensities, reached_shares, uncertainty
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.rehearsal import python
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
@@ -201,7 +201,7 @@ def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> 
     """
     written = context.workspace / "trace.json.gz"
     written.unlink(missing_ok=True)  # an older one is not what is asked for
-    command = [sys.executable, "-u", str(context.workspace / context.lab.spec.entry)]
+    command = [*python(context.device), str(context.workspace / context.lab.spec.entry)]
     status = stream(command, context.workspace, context.janitor, on_line, context.environment())
     if status == 0 and not written.is_file():
         raise UsageError(

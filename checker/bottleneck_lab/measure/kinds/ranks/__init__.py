@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.base import Criteria, Kind
+from bottleneck_lab.measure.rehearsal import GPUS, python, rehearsing
 from bottleneck_lab.measure.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.context import Context, Measured
     from bottleneck_lab.measure.sandbox.children import OnLine
 
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu")
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone")
 
 
 class RanksKind(Kind[Settings]):
@@ -54,7 +55,9 @@ class RanksKind(Kind[Settings]):
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         """On GPUs all ranks, one nsys report each. The other tools look at one rank alone: they repeat kernels, which a collective cannot survive."""
         if device == "cuda" and tool in (None, "nsys"):
-            return (sys.executable, *(() if tool else ("-u",)), *LAUNCHER, lab.spec.entry)
+            each, *script = python(device)[1:]
+            ranks = f"--nproc-per-node={GPUS if rehearsing() else 'gpu'}"
+            return (sys.executable, *(() if tool else (each,)), *LAUNCHER, ranks, *script, lab.spec.entry)
         return super().program(lab, device, tool)
 
     def scales_on(self, device: Device) -> bool:

@@ -10,7 +10,6 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
-from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones, however fast the code is.
     self_test_margin: how far apart the reference may be from itself.
     standards: a trusted file whose answers show what is allowed; the judge is given them with `compared` of the untimed answers.
+    stand_in: a trusted file whose `stand_in(module)`, in a rehearsal, changes what of the entry file only a real device can run.
     triton_sources, sanitize: see kernels.py. launches: what `lab check --static` calls to see how kernels are launched (launches.py).
     """
 
@@ -42,6 +42,7 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     reference: str | None = None
     standards: str | None = None
     compared: int = 16
+    stand_in: str | None = None
     triton_sources: tuple[str, ...] = ()
     sanitize: str | None = None
     launches: tuple[HostCall, ...] = ()
@@ -61,11 +62,9 @@ class SpeedupKind(Kind[SpeedupSettings]):
     required = ("right-answers",)
     judge_calls: ClassVar[Calls] = {"cases": 2, "make_inputs": 4, "judge": 5}
 
-    def settings(self, lab: Lab, device: Device) -> SpeedupSettings:
-        found = super().settings(lab, device)
-        if not (rehearsing() and device == "cuda"):
-            return found
-        return msgspec.structs.replace(found, max_s=3.0, warmup_calls=1, judged=4, compared=2, self_test_margin=99.0)
+    def rehearsed(self, settings: SpeedupSettings) -> SpeedupSettings:
+        less = {"max_s": 3.0, "warmup_calls": 1, "judged": 4, "compared": 2, "self_test_margin": 99.0}
+        return msgspec.structs.replace(super().rehearsed(settings), **less)
 
     def measure(self, context: Context[SpeedupSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.speedup.check import measure

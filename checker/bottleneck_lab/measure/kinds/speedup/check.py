@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
@@ -33,6 +34,7 @@ from bottleneck_lab.measure.kinds.speedup.results import answers_result, of_each
 from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
 from bottleneck_lab.measure.sandbox.limits import Limits
 
 
@@ -40,6 +42,8 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     """Runs the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
     judge, limits = context.judge(), limits_of(context.settings)
     kernels.refuse_forbidden(context)
+    if rehearsing() and context.settings.stand_in:
+        shutil.copy(context.lab.path / context.settings.stand_in, context.submission / STAND_IN)
     context.progress("starting the reference", 0.05)
     reference_entry = context.settings.reference or context.lab.spec.entry
     with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:

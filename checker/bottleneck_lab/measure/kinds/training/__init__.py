@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
+
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
@@ -19,7 +21,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
 
     run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
     gain: what a prediction is about, how many times less time a step takes or memory a run. runs: trainings of each side on the virtual GPU, each on
-    data of its own. max_s: longest time for the timed pairs on a real GPU.
+    data of its own. max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that are not timed.
     """
 
     call_s: float = 120.0
@@ -29,6 +31,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     runs: int = 1
     gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
+    warm_up_rounds: int = 2
 
 
 class TrainingKind(Kind[TrainingSettings]):
@@ -46,6 +49,9 @@ class TrainingKind(Kind[TrainingSettings]):
         "growth-mib": "mechanism",
     }
     required = ("right-reports", "right-parameters")
+
+    def rehearsed(self, settings: TrainingSettings) -> TrainingSettings:
+        return msgspec.structs.replace(super().rehearsed(settings), max_s=2.0, warm_up_rounds=1)
 
     def measure(self, context: Context[TrainingSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.training.check import measure

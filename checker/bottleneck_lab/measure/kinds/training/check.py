@@ -29,7 +29,6 @@ from bottleneck_lab.measure.virtual_gpu.engine import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 
-WARM_UP_ROUNDS = 2
 PROGRAM = "bottleneck_lab.measure.kinds.training.program"
 LEAST_WORK = 0.9
 """Share of the shipped script's floating-point operations that a script must have the device do: what is worked out beside it is not measured."""
@@ -186,7 +185,7 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
     ):
         meter = LoadMeter(lambda: own_cpu_s() + reference.worker.cpu_s() + learner.worker.cpu_s())
         rounds = Rounds(context, reference, learner)
-        for _ in range(WARM_UP_ROUNDS):
+        for _ in range(context.settings.warm_up_rounds):
             rounds.play(timed=False)
         decision = rounds.decide(sequential_test(context.required("step-speedup")))
         counted = rounds.train(learner, context.rng.getrandbits(31), counting=True)

@@ -20,6 +20,7 @@ import torch
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser, profiling, run_child
+from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
@@ -118,7 +119,7 @@ def _answer(program: Program, seed: int, counting: bool) -> list[Value]:
 def _counted_waits() -> Iterator[dict[str, Any]]:
     """torch.profiler around a training; afterwards the dictionary says how many calls waited for the GPU."""
     told: dict[str, Any] = {}
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
+    with torch.profiler.profile(acc_events=True) as profiler:
         yield told
     told["waits"] = sum(event.count for event in profiler.key_averages() if "Synchronize" in event.key)
 
@@ -144,6 +145,7 @@ def main() -> None:
     if options.socket is None:
         run_child(lambda options: _show(_program(options), options), options)
         return
+    stand_in(options.device)
     channel = Channel(socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0)
 
     def work() -> None:

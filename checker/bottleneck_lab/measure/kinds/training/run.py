@@ -29,7 +29,7 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
 def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
     """Writes the run's timeline: of the virtual GPU as modelled, of a real device as torch.profiler saw it; the script's exit status."""
     if context.device != "virtual":
-        options = [*trace_options(trace), "--device", context.device]
+        options = [*trace_options(trace, context.device), "--device", context.device]
         return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})
     status, books = _run_modelled(context, T4, on_line, recording=True)
     if books.figures.steps > figures.WARM_UP_STEPS:

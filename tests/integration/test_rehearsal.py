@@ -1,0 +1,67 @@
+"""`make gpu` on a device that is not there: every lab with a `cuda` device is checked and captured from start to end. Nothing is measured."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.measure import rehearsal
+
+from ..modules import load_file
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
+
+A_LAB_OF_EACH_KIND = [
+    "grade:launch-bound:starter",
+    "grade:roofline:solution",
+    "grade:resnet-top-ops:solution",
+    "capture:sync-points:starter",
+]
+"""Training, speedup and finding; and a capture with each tool. `make slow` goes through all the others."""
+
+
+@pytest.fixture
+def rehearse(tmp_path, photos, monkeypatch, capsys):
+    """Runs the steps whose names begin so, in a checkout of its own; what came of each, by name."""
+    home, docs = tmp_path / "home", Path("docs", "measured", "README.md")
+    (home / "datasets").mkdir(parents=True)
+    (home / "datasets" / "photos").symlink_to(photos)
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(home))
+    monkeypatch.setenv(rehearsal.VARIABLE, "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    root = tmp_path / "root"
+    (root / docs).parent.mkdir(parents=True)
+    shutil.copy(ROOT / docs, root / docs)
+    gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
+
+    def run(*begin):
+        status = gpu.main([f"--only={name}" for name in begin], root=root, runner=without_data)
+        said = capsys.readouterr().out
+        assert status == gpu.OK, said
+        assert "nothing is recorded" in said
+        assert not (root / "datasets").exists()
+        assert [path.name for path in (root / docs).parent.iterdir()] == ["README.md"]
+        return json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())
+
+    def without_data(command, limit_s):
+        return gpu.run(command, limit_s) if "--do" in command else gpu.Ran(0, "{}")
+
+    return run
+
+
+@pytest.mark.parametrize("step", A_LAB_OF_EACH_KIND)
+def test_one_of_each_kind_runs_from_start_to_end(rehearse, step):
+    found = rehearse(step)
+    del found["data"]
+    assert found
+    assert all(row.get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE" for row in found.values())
+    tools = {name.rsplit(":", 1)[1] for name in found if name.startswith("capture:")}
+    assert tools == ({"torch", "nsys", "ncu", "sanitizer"} if step.startswith("capture:") else set())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_of_them_do(rehearse):
+    assert len(rehearse("grade:", "capture:")) > 60
