@@ -3,8 +3,10 @@
     python benchmarks/load_generator.py            # the schedule at 500 requests/s, then both knees
     python benchmarks/load_generator.py --seconds 8 --rounds 3
 
-The server answers one request after another, each in 4 ms: its latency at any rate follows from queueing theory, and no core is short. Both generators offer
-the same rates in turns, Poisson, and count from when a request was due; the knee is where the p99 crosses 50 ms, between two rates by its logarithm.
+The server answers one request after another, each in 4 ms: its latency at any rate follows from queueing theory, and no core is short. At each rate LoadGen
+draws the moments of its requests (Poisson), and the lab's generator then sends at the same moments: of a few hundred requests beside a knee, another draw
+alone would move the p99 by tens of percent. Both count from when a request was due; the knee is where the p99 crosses 50 ms, between two rates by its
+logarithm.
 MLPerf's LoadGen (`pip install mlcommons-loadgen`, Server scenario) decides itself when requests are due and how long they took; a thread for each of its
 requests carries it to the server.
 """
@@ -71,9 +73,9 @@ def small_strips(folder: Path) -> Strips:
     return make_strips(folder, np.random.default_rng(0))
 
 
-def ours(load: Load, address: str, rate: float, seconds: float) -> float:
-    """p99 in ms as the lab's generator sees it."""
-    return figures.p99_ms(load.open(address, rate, seconds, time.sleep).latencies_s())
+def ours(load: Load, address: str, due_ns: list[int]) -> float:
+    """p99 in ms as the lab's generator sees it, of requests at these moments."""
+    return figures.p99_ms(load.at(address, np.array(due_ns), time.sleep).latencies_s())
 
 
 class Carrier:
@@ -83,13 +85,20 @@ class Carrier:
         self._address = address
         self._message = b"POST /classify HTTP/1.1\r\nHost: lab\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._issued_ns: list[int] = []
         for _ in range(threads):
             threading.Thread(target=self._carry, daemon=True).start()
 
     def issue(self, samples: list[loadgen.QuerySample]) -> None:
         """Called by LoadGen when a request is due."""
+        self._issued_ns += [time.monotonic_ns()] * len(samples)
         for sample in samples:
             self._asked.put(sample.id)
+
+    def moments_ns(self) -> list[int]:
+        """When requests were due since this was last asked, from the first of them on."""
+        issued, self._issued_ns = self._issued_ns, []
+        return [each - issued[0] for each in issued]
 
     def _carry(self) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -148,15 +157,12 @@ def server(folder: Path, service_s: float) -> Iterator[str]:
 def compare(load: Load, strips: Strips, address: str, seconds: float, rounds: int) -> None:
     """Prints both generators' p99s at every rate, in turns, and where they cross the bound."""
     carrier = Carrier(address, strips.file(strips.draw(1, np.random.default_rng(2))[0]))
-    table = np.array(
-        [
-            [
-                (ours(load, address, rate, seconds), theirs(carrier, rate, seconds, 100 * turn + int(rate)))
-                for rate in RATES
-            ]
-            for turn in range(rounds)
-        ]
-    )
+
+    def both(rate: float, seed: int) -> tuple[float, float]:
+        told = theirs(carrier, rate, seconds, seed)
+        return ours(load, address, carrier.moments_ns()), told
+
+    table = np.array([[both(rate, 100 * turn + int(rate)) for rate in RATES] for turn in range(rounds)])
     print(f"| p99, ms, median of {rounds} | {' | '.join(f'{rate:.0f}/s' for rate in RATES)} | knee |")
     print("| --- |" + " --- |" * (len(RATES) + 1))
     knees = []

@@ -15,6 +15,7 @@ from rich.text import Text
 from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.held import find_device_memory
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.summary import Analysis, Summary
@@ -291,6 +292,7 @@ def write_html(subject: Subject, target: Path) -> Path:
         attempts=subject.attempts(),
         diagnosis=_answers(workspace, (subject.folder, found)) if workspace and not subject.blind else [],
         environment=circumstances(subject.folder) if subject.folder else None,
+        plateau=read_plateau(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )
     return _write(page, target)

@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.held import DeviceMemory
+from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.grading.calibration import Calibration
@@ -20,6 +21,7 @@ from bottleneck_lab.report.page_calibration import calibration_section
 from bottleneck_lab.report.page_comparison import comparison_section
 from bottleneck_lab.report.page_counters import counters_section
 from bottleneck_lab.report.page_memory import memory_section
+from bottleneck_lab.report.page_plateau import plateau_section
 from bottleneck_lab.report.page_scaling import scaling_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
@@ -43,6 +45,7 @@ def render_html(
     scaling: Sequence[Sweep] = (),
     calibration: Calibration | None = None,
     memory: Sequence[DeviceMemory] = (),
+    plateau: Plateau | None = None,
     warning: str = "",
 ) -> str:
     """The whole page. What is not given is left out.
@@ -58,6 +61,7 @@ def render_html(
         "How it scales": scaling_section(scaling),
         "Who holds the memory": memory_section(memory) if memory else None,
         "Where the time went": time_section(summary) if summary else None,
+        "Maximum batch size": plateau_section(plateau),
         "Timeline": timeline_section(pack_timeline(capture, blind=blind), events=capture.timeline.events, blind=blind)
         if capture
         else None,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.measure.kinds.requests import figures
 from bottleneck_lab.measure.kinds.requests.level import Level, Load
 from bottleneck_lab.measure.kinds.requests.load import LOST
@@ -21,7 +22,7 @@ from bottleneck_lab.measure.kinds.requests.messages import Messages, message
 from bottleneck_lab.measure.kinds.server.device import levels
 from bottleneck_lab.measure.kinds.server.judging import seen_by_model
 from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
-from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_points
+from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_plateau
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_both_loops_are_drawn_to_one_scale():
 
 def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
     slow, fast = made_up(np.full(100, 0.2)), made_up(np.full(300, 0.1), gap_s=0.003)
-    text = show_points([point(1, slow, 1.0, [1, 1]), point(8, fast, 1.0, [8, 4])], 64)
+    text = show_plateau(Plateau(64, [point(1, slow, 1.0, [1, 1]), point(8, fast, 1.0, [8, 4])]))
     rows = [line for line in text.splitlines() if "█" in line]
     assert [row.split()[:4] for row in rows] == [["1", "1.0", "81", "200"], ["8", "6.0", "300", "100"]]
     assert rows[1].count("█") == 40

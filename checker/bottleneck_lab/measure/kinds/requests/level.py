@@ -107,7 +107,10 @@ class Load:
         """Poisson arrivals of `rate` requests a second for so many seconds. `options` are those of a plan."""
         gaps = self._rng.exponential(1e9 / rate, size=int(rate * seconds * 1.5) + 50)
         due = np.cumsum(gaps)
-        due_ns = due[due < seconds * 1e9].astype(np.int64)
+        return self.at(address, due[due < seconds * 1e9].astype(np.int64), watch, **options)
+
+    def at(self, address: str, due_ns: Array, watch: Callable[[float], None], **options: Any) -> Level:
+        """A request at each of these moments, in ns from the start. `options` are those of a plan."""
         asked = self._source.draw(len(due_ns), self._rng)
         return self._run(address, asked, watch, due_ns=due_ns.tolist(), **options)
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.plateau import Plateau, Point
 from bottleneck_lab.measure.kinds.requests.level import Level
 
 SIZES = (1, 2, 4, 8, 16, 32)
 WIDTH = 40
 _CONSTANT = re.compile(r"^MAX_BATCH\s*=\s*(\d+)", re.MULTILINE)
-
-
-class Point(msgspec.Struct, frozen=True):
-    """A maximum batch size, and what came of it under load by `clients` at once: requests/s, p50 and p99 in seconds, mean images in a batch."""
-
-    size: int
-    rate: float
-    p50_s: float
-    p99_s: float
-    images: float
 
 
 def max_batch_of(entry: Path) -> int | None:
@@ -34,20 +24,25 @@ def max_batch_of(entry: Path) -> int | None:
 def point(size: int, level: Level, seconds: float, images: list[int]) -> Point:
     """What a closed loop of so many seconds says. `images`: of each batch that the device ran in it."""
     latencies_s = level.latencies_s()
-    p50_s, p99_s = (float(np.quantile(latencies_s, share, method="higher")) for share in (0.5, 0.99))
+    quantiles = (float(np.quantile(latencies_s, share, method="higher")) for share in (0.5, 0.99))
+    p50_s, p99_s = (value if np.isfinite(value) else None for value in quantiles)
     return Point(size, level.rate(seconds), p50_s, p99_s, float(np.mean(images or [0])))
 
 
-def show_points(points: list[Point], clients: int) -> str:
+def show_plateau(plateau: Plateau) -> str:
     """Text for a terminal: rate and latency by maximum batch size, the rates drawn."""
-    most = max((each.rate for each in points), default=0.0) or 1.0
-    lines = [f"{clients} clients at once, by maximum batch size:", "", "MAX_BATCH  images  requests/s  p50 ms  p99 ms"]
-    for each in points:
+    most = max((each.rate for each in plateau.points), default=0.0) or 1.0
+    lines = [
+        f"{plateau.clients} clients at once, by maximum batch size:",
+        "",
+        "MAX_BATCH  images  requests/s  p50 ms  p99 ms",
+    ]
+    for each in plateau.points:
         bar = "█" * max(1, round(WIDTH * each.rate / most))
         ms = f"{_ms(each.p50_s):>6}  {_ms(each.p99_s):>6}"
         lines.append(f"{each.size:>9}  {each.images:>6.1f}  {each.rate:>10.0f}  {ms}  {bar}")
     return "\n".join(lines) + "\n\n"
 
 
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" if np.isfinite(seconds) else "none"
+def _ms(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{1000 * seconds:.0f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bottleneck_lab.analysis.plateau import Plateau, write_plateau
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
@@ -21,13 +22,14 @@ from bottleneck_lab.measure.kinds.requests.local import (
 from bottleneck_lab.measure.kinds.requests.session import listen
 from bottleneck_lab.measure.kinds.server import ServerSettings, tritonserver
 from bottleneck_lab.measure.kinds.server.check import Bench, preprocess_s
-from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_points
+from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_plateau
 from bottleneck_lab.measure.kinds.server.session import device_times_s, start_device
 from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.server.profiled"
 STANDS_FOR = "an accelerator whose time for a batch is set by what the shipped pre-processing takes on this machine"
-POINT_S = 2.5
+POINT_S, CAPTURED_POINT_S = 2.5, 1.5
+"""How long each maximum batch size is loaded: in `lab run`, and after a capture."""
 
 
 def run(context: Context[ServerSettings], on_line: OnLine) -> int:
@@ -37,7 +39,7 @@ def run(context: Context[ServerSettings], on_line: OnLine) -> int:
 
     def work(server: LocalServer) -> None:
         if size is not None:
-            on_line(_plateau(server, bench, size))
+            on_line(show_plateau(_plateau(server, bench, size, POINT_S)))
         compare(server, bench.load, context.settings.batch, on_line)
 
     return _serve(bench, work, on_line)[0]
@@ -53,18 +55,18 @@ def _max_batch(bench: Bench) -> int | None:
     )
 
 
-def _plateau(server: LocalServer, bench: Bench, shipped: int) -> str:
-    """What the server answers with one maximum batch size after another, as text; it has its own again afterwards."""
+def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) -> Plateau:
+    """What the server answers with one maximum batch size after another, each for so many seconds; it has its own again afterwards."""
     points, clients = [], bench.context.settings.clients
     for size in SIZES:
         server.tell("MAX_BATCH", size)
         bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)  # Triton has to start again
         before = len(server.batches)
-        level = bench.load.closed(server.address, clients, POINT_S, server.follow, patience_s=FIRST_ANSWER_S)
-        points.append(point(size, level, POINT_S, [len(batch.means) for batch in server.batches[before:]]))
+        level = bench.load.closed(server.address, clients, point_s, server.follow, patience_s=FIRST_ANSWER_S)
+        points.append(point(size, level, point_s, [len(batch.means) for batch in server.batches[before:]]))
     server.tell("MAX_BATCH", shipped)
     bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
-    return show_points(points, clients)
+    return Plateau(clients, points)
 
 
 def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
@@ -79,8 +81,12 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
             'Set SERVER = "python" for a capture: both shipped servers do the same to a picture. `lab run` shows what Triton tells of its models.',
         )
 
+    size = _max_batch(bench)
+
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
+        if size is not None:
+            write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
 
     status, batches = _serve(bench, work, on_line, trace)
     if trace.is_file():

@@ -1,0 +1,40 @@
+"""What a server answers against its maximum batch size, as `lab run` and `lab profile` find it: where larger batches stop paying."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+FILE = "plateau.json"
+"""In a capture's folder."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A maximum batch size, and what came of it under load: requests/s, p50 and p99 in seconds (None: too few were answered), mean images in a batch."""
+
+    size: int
+    rate: float
+    p50_s: float | None
+    p99_s: float | None
+    images: float
+
+
+class Plateau(msgspec.Struct, frozen=True):
+    """A point for each maximum batch size, smallest first, all under load by `clients` at once."""
+
+    clients: int
+    points: list[Point]
+
+
+def read_plateau(folder: Path) -> Plateau | None:
+    """What was found when the capture in a folder was made; None where no server was loaded so, or the file is not what this version writes."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=Plateau)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_plateau(plateau: Plateau, folder: Path) -> None:
+    """Keeps it in the folder of a capture."""
+    (folder / FILE).write_bytes(msgspec.json.encode(plateau))

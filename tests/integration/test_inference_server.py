@@ -1,0 +1,132 @@
+"""The lab `inference-server` as a learner goes through it: run, captured and reported, on its own server and on a real Triton."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bottleneck_lab.workspace.dataset import is_made
+from bottleneck_lab.workspace.home import dataset_root
+
+from ..weather import machines_fault
+from .test_cli import Learner
+
+ROOT = Path(__file__).parents[2]
+NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
+pytestmark = pytest.mark.slow
+needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
+
+
+@pytest.fixture
+def learner(tmp_path, photos) -> Learner:
+    """A learner whose photographs, and Triton if there is one, are set up already."""
+    found = Learner(tmp_path, ROOT)
+    (found.home / "datasets").mkdir(parents=True)
+    (found.home / "datasets" / "photos").symlink_to(photos)
+    if not NO_TRITON:
+        (found.home / "datasets" / "tritonserver").symlink_to(dataset_root("tritonserver"))
+    return found
+
+
+def started(learner: Learner) -> Path:
+    """A workspace of the lab's own."""
+    done = learner.lab("start", "inference-server", "work", "--no-data")
+    assert done.returncode == 0, done.stderr
+    return learner.folder / "work"
+
+
+def on_triton(place: Path, solution: Path | None = None) -> Path:
+    """The workspace, with its models on Triton, or the solution's."""
+    entry = place / "serve.py"
+    entry.write_text(entry.read_text().replace('SERVER = "python"', 'SERVER = "triton"'))
+    for file in (solution / "models").rglob("*.p*") if solution else ():
+        (place / file.relative_to(solution)).write_bytes(file.read_bytes())
+    return place
+
+
+def rates(shown: str) -> list[float]:
+    """Requests/s of every maximum batch size in the plateau that a run has shown."""
+    return [float(each) for each in re.findall(r"^ +\d+ +[\d.]+ +(\d+) +\d+ +\d+ +█", shown, re.MULTILINE)]
+
+
+def tritons() -> list[int]:
+    """Processes of Triton's that run on this machine."""
+    named = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
+    return [
+        pid
+        for pid, words in named.items()
+        if "tritonserver" in words.split(" ")[0] or "triton_python_backend_stub" in words
+    ]
+
+
+def test_a_run_shows_the_plateau_and_both_loops(learner):
+    done = learner.lab("run", at=started(learner))
+    assert done.returncode == 0, done.stderr
+    found = rates(done.stdout)
+    assert len(found) == 6
+    assert found[-1] < 1.5 * found[3], "from 8 images on, larger batches bring next to nothing"
+    assert "Open loop:" in done.stdout
+
+
+def test_a_capture_shows_the_batches_and_its_report_draws_the_plateau(learner):
+    place = started(learner)
+    done = learner.lab("profile", at=place)
+    assert done.returncode == 0, done.stderr
+    serving = learner.json("report", at=place)["summary"]["serving"]
+    assert serving["batches"] >= 3
+    assert {part["name"] for part in serving["parts"]} >= {"queue", "preprocess", "infer", "postprocess"}
+    assert serving["idle_share"] > 0.5
+    assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
+    page = (place / "page.html").read_text()
+    assert "Maximum batch size" in page
+    (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
+    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
+
+
+@needs_triton
+def test_a_run_on_triton_shows_the_plateau_and_what_triton_tells_and_leaves_nothing(learner):
+    before = tritons()
+    done = learner.lab("run", at=on_triton(started(learner)))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert len(rates(done.stdout)) == 6
+    assert re.search(r"^resnet50 +\d+ +[\d.]+ ", done.stdout, re.MULTILINE)
+    assert set(tritons()) <= set(before)
+
+
+@needs_triton
+def test_models_that_triton_cannot_load_end_a_run_with_its_words(learner):
+    place = on_triton(started(learner))
+    config = place / "models" / "classify" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_STRING", "TYPE_TEXT"))
+    done = learner.lab("run", at=place)
+    assert done.returncode == 1
+    assert "classify/config.pbtxt" in done.stdout
+
+
+@needs_triton
+def test_a_capture_of_triton_is_refused_and_says_what_to_do(learner):
+    done = learner.lab("profile", at=on_triton(started(learner)))
+    assert done.returncode == 2
+    assert 'SERVER = "python"' in done.stderr
+
+
+@pytest.mark.timed
+@needs_triton
+@pytest.mark.parametrize("solved", [False, True])
+def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(learner, solved):
+    solution = ROOT / "solutions" / "inference-server"
+    place = on_triton(started(learner), solution if solved else None)
+    (place / "diagnosis.toml").write_bytes((solution / "diagnosis.toml").read_bytes())
+    for _ in range(3):
+        verdict = learner.json("check", at=place)
+        if not machines_fault(f"{verdict['outcome']} {verdict['summary']}"):
+            break
+    held = {each["id"]: each["holds"] for each in verdict["criteria"]}
+    assert held["right-answers"]
+    assert held["right-pixels"]
+    assert held["bad-requests"]
+    assert (held["throughput"], held["idle"]) == (solved, solved), verdict["summary"]

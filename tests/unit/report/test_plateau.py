@@ -1,0 +1,48 @@
+"""Throughput and latency against the maximum batch size, in the HTML report."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.analysis.plateau import FILE, Plateau, Point, read_plateau, write_plateau
+from bottleneck_lab.measure.kinds.requests.level import Level
+from bottleneck_lab.measure.kinds.server.plateau import point
+from bottleneck_lab.report.html import render_html
+
+PLATEAU = Plateau(
+    64, [Point(1, 25.0, 2.1, 2.6, 1.0), Point(16, 50.0, 1.2, 1.4, 15.5), Point(32, 50.0, None, None, 30.0)]
+)
+
+
+def test_the_plateau_is_drawn_and_its_figures_stand_beside_it():
+    page = render_html(title="a server", plateau=PLATEAU)
+    assert "64 clients at once, with one" in page
+    heights = [float(each) for each in re.findall(r"<rect[^>]*height=\"([\d.]+)\"[^>]*class=\"fill-value\"", page)]
+    assert heights == pytest.approx([45, 90, 90, 90, 90 * 1.4 / 2.6, 0], abs=0.1), "rates, then p99s"
+    assert '<td class="number">15.5</td>' in page
+    assert page.count(">none<") == 3, "of the last one p50 and p99, and over its column"
+
+
+def test_without_points_there_is_no_such_section():
+    assert "Maximum batch size" not in render_html(title="a server")
+    assert "Maximum batch size" not in render_html(title="a server", plateau=Plateau(64, []))
+
+
+def test_it_is_kept_beside_the_capture_and_what_is_no_plateau_is_none(tmp_path):
+    write_plateau(PLATEAU, tmp_path)
+    assert read_plateau(tmp_path) == PLATEAU
+    (tmp_path / FILE).write_text('{"clients": 64, "points": [{"size": "many"}]}')
+    assert read_plateau(tmp_path) is None
+    assert read_plateau(tmp_path / "elsewhere") is None
+
+
+def test_too_few_answers_have_no_p99(tmp_path):
+    nothing = np.zeros(4, np.int64)
+    level = Level(nothing, nothing, nothing, nothing, nothing, [b""] * 4, 0.1)
+    write_plateau(Plateau(64, [point(8, level, 1.0, [])]), tmp_path)
+    found = read_plateau(tmp_path)
+    assert found is not None
+    assert found.points[0].p99_s is None
