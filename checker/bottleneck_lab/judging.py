@@ -8,8 +8,10 @@ judge = answers(confusion=exact, loss=close(atol=1e-5))
 from __future__ import annotations
 
 import json as json_
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,3 +118,43 @@ def parsed(reply: bytes) -> Any:
         return json_.loads(reply)
     except (ValueError, RecursionError):
         return None
+
+
+Shipped = Callable[[Path, list[int], int], tuple[Any, list[Any]]]
+"""Given the folder of the data, indices and a seed: the shipped data set, and by which keys these samples are read from it."""
+
+
+def loader_time(shipped: Shipped) -> Callable[[str], Callable[[str, Any, int], float]]:
+    """The `load` of a lab that feeds a device: CPU seconds that one worker of a `DataLoader` needs for a sample of the shipped data set.
+
+    In a worker, because the same code takes a tenth longer there than in this process. Its first batch warms it up and does not count.
+    """
+
+    def seconds(data: str, indices: Any, seed: int) -> float:
+        from torch.utils.data import DataLoader  # noqa: PLC0415 - other judges do without torch
+
+        dataset, keys = shipped(Path(data), [int(index) for index in indices], seed)
+        timed = _TimedReading(dataset)
+        loader = DataLoader(timed, batch_sampler=[keys[:2], keys], num_workers=1, collate_fn=timed.collate)
+        return list(loader)[-1]
+
+    return lambda _device: seconds
+
+
+class _TimedReading:
+    """A data set, read a batch at a time, with the loader's own CPU time for it in place of the batch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.began_s = 0.0
+
+    def __getitems__(self, keys: list[Any]) -> list[Any]:
+        self.began_s = time.process_time()
+        return [self.dataset[key] for key in keys]
+
+    def collate(self, samples: list[Any]) -> float:
+        """CPU seconds a sample, from the first file opened to the whole batch in shared memory."""
+        from torch.utils.data import default_collate  # noqa: PLC0415 - as above
+
+        default_collate(samples)
+        return (time.process_time() - self.began_s) / len(samples)

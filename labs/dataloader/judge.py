@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance
+
+from bottleneck_lab.judging import loader_time
+from bottleneck_lab.measure.rehearsal import rehearsing
 
 HERE = Path(__file__).resolve().parent
 
@@ -102,8 +104,18 @@ OCTAVES = (
 """Together all detail from 32 pixels a cycle to the finest that there is; what is coarser shows as light."""
 
 
-def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None:
-    """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the difference."""
+def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """uint8 3×224×224 from what the device was given: already so, or float32 normalised with ImageNet's mean and deviation."""
+    if image.dtype == np.uint8:
+        return image
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (_recipe().MEAN, _recipe().STD))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.nan_to_num(np.clip((image * std + mean) * 255, 0, 255).round()).astype(np.uint8)
+
+
+def compare(given: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None:
+    """None when what the device was given shows what `want` shows (uint8 3×224×224), else one sentence on the difference."""
+    got = as_pixels(given)
     if got.shape != want.shape:
         return f"the picture is {'×'.join(map(str, got.shape))}, not {'×'.join(map(str, want.shape))}"
     seen = distances(got, want)
@@ -172,42 +184,34 @@ def _detail(pixels: np.ndarray[Any, Any], band: tuple[float, float]) -> np.ndarr
     return within
 
 
-class _Timed:
-    """The shipped data set, read a batch at a time, with the loader's own CPU time for it in place of the batch."""
-
-    def __init__(self, photos: Path) -> None:
-        self.photographs = _shipped().Photographs(photos)
-        self.began_s = 0.0
-
-    def __getitems__(self, samples: list[Any]) -> list[Any]:
-        self.began_s = time.process_time()
-        return [self.photographs[sample] for sample in samples]
-
-    def collate(self, samples: list[Any]) -> float:
-        """CPU seconds a sample, from the first file opened to the whole batch in shared memory."""
-        from torch.utils.data import default_collate
-
-        default_collate(samples)
-        return (time.process_time() - self.began_s) / len(samples)
+def _as_shipped(photos: Path, indices: list[int], seed: int) -> tuple[Any, list[Any]]:
+    """The shipped data set, and the samples with these indices."""
+    return _shipped().Photographs(photos), [_recipe().Sample(index, seed, 0) for index in indices]
 
 
-def calibration_work(photos: Path, indices: list[int], seed: int) -> float:
-    """Load these samples as the shipped script does, in one worker process; CPU seconds that it needed for each.
-
-    In a worker, because the same code takes a tenth longer there than in this process. Its first batch warms it up and does not count.
-    """
-    from torch.utils.data import DataLoader
-
-    samples = [_recipe().Sample(int(index), seed, 0) for index in indices]
-    timed = _Timed(photos)
-    loader = DataLoader(timed, batch_sampler=[samples[:2], samples], num_workers=1, collate_fn=timed.collate)
-    return list(loader)[-1]
+load = loader_time(_as_shipped)
 
 
-def load(device: str) -> Callable[[str, np.ndarray[Any, Any], int], float]:
-    """Entry point of the reference worker, which calibrates; the device does not matter to loading."""
-    _shipped()
-    return lambda photos, indices, seed: calibration_work(Path(photos), list(indices), seed)
+def training_step() -> Callable[[Any, Any], None]:
+    """A training step of ResNet-50 (in a rehearsal, a small network's) on this machine's GPU: called with a batch of images and its labels, both there."""
+    import torch
+    import torchvision
+
+    torch.backends.cudnn.benchmark = True
+    network = torchvision.models.mobilenet_v3_small if rehearsing() else torchvision.models.resnet50
+    model = network().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    mean, std = (torch.tensor(values).view(3, 1, 1).cuda() for values in (_recipe().MEAN, _recipe().STD))
+
+    def step(images: Any, labels: Any) -> None:
+        if images.dtype == torch.uint8:
+            images = (images.float() / 255 - mean) / std
+        loss = torch.nn.functional.cross_entropy(model(images), labels % 1000)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
 
 
 @cache

@@ -282,7 +282,7 @@ class TestBadInput:
             manifest.write_text(text)
             done = learner.lab("check", at=place)
             assert done.returncode == 4
-            assert "is not complete. → `lab data` completes it" in " ".join(done.stderr.split())
+            assert "is not complete. → `lab data photos` completes it" in " ".join(done.stderr.split())
             assert "not created yet, or not complete" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
@@ -705,13 +705,15 @@ class TestDev:
         assert learner.lab("dev", "calibrate", str(laptop), str(server)).returncode == 0
         assert learner.lab("dev", "calibrate", str(tmp_path / "none.json")).returncode == 2
 
-    def test_a_new_lab_of_a_server_outside_any_known_folder_says_how_to_be_found(self, tmp_path):
+    @pytest.mark.parametrize(("kind", "parts"), [("requests", 4), ("feed", 5)])
+    def test_a_new_lab_of_a_kind_outside_any_known_folder_says_how_to_be_found(self, tmp_path, kind, parts):
         author, pack = Learner(tmp_path), tmp_path / "my pack"
         pack.mkdir()
         made = author.lab(
-            "dev", "new", "desk", "--kind", "requests", "--course", "beginner", "--entry", "desk.py", at=pack
+            "dev", "new", "desk", "--kind", kind, "--course", "beginner", "--entry", "desk.py", at=pack
         )
         assert made.returncode == 0, made.stderr
+        assert made.stdout.count("made ") == parts, "a lab of the feed kind brings the generator of its data set"
         assert f"Next: `BOTTLENECK_LAB_PACKS='{pack}' lab dev check desk`." in made.stdout.replace("\n", " ")
         author.environment["BOTTLENECK_LAB_PACKS"] = str(pack)
         assert author.json("dev", "check", "desk", "--static") == [{"lab": "desk", "what": "files", "problems": []}]

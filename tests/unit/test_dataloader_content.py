@@ -56,7 +56,7 @@ def spec():
 
 
 def test_every_device_decides_the_same_criteria(spec):
-    wanted = ["every-sample-once", "right-pixels", "useful-utilisation", "data-wait"]
+    wanted = ["every-sample-once", "right-samples", "useful-utilisation", "data-wait"]
     for device in spec.devices.values():
         assert [criterion.id for criterion in device.criteria] == wanted
     targets = {c.id: (c.target, c.direction) for c in spec.devices["virtual"].criteria if c.target is not None}
@@ -319,6 +319,13 @@ def as_levels(recipe, batch):
     assert batch.dtype == np.float32
     mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (recipe.MEAN, recipe.STD))
     return ((batch * std + mean) * 255).round().clip(0, 255).astype(np.uint8)
+
+
+def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not(judge, recipe):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 224, 224)).astype(np.uint8)
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (recipe.MEAN, recipe.STD))
+    assert np.array_equal(judge.as_pixels((pixels.astype(np.float32) / 255 - mean) / std), pixels)
+    assert judge.as_pixels(np.full((3, 224, 224), np.nan, np.float32)).max() == 0
 
 
 def test_the_shipped_script_trains_alone(photos, tmp_path):

@@ -28,6 +28,7 @@ from bottleneck_lab.workspace.atomic import explained
 _EXAMPLES = {
     "speedup": ("example", "running-mean", "smooth.py"),
     "requests": ("example-server", "price-board", "board.py"),
+    "feed": ("example-feed", "pump-watch", "train.py"),
 }
 """A lab of each kind that `lab dev new` knows: its folder, its name and its workload's file."""
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
@@ -161,7 +162,7 @@ def new(
         typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.", show_default=False),
     ] = "",
     kind: Annotated[
-        str, typer.Option("--kind", help="What it measures: speedup, or requests for a server.")
+        str, typer.Option("--kind", help="What it measures: speedup, requests for a server, or feed for a data loader.")
     ] = "speedup",
 ) -> None:
     """Create a new lab from an example in docs/authors.md.
@@ -186,12 +187,24 @@ def new(
         for part, target in zip(_PARTS, targets, strict=True):
             shutil.copytree(_example(example) / part / like, target, ignore=shutil.ignore_patterns("__pycache__"))
             _rename_entry(target, example_entry, entry)
+        made = _copy_datasets(_example(example), into)
         if course:
             add_to_course(into / "labs" / "course.toml", course, slug)
-    for target in targets:
+    for target in [*targets, *made]:
         say(f"made {target}")
     first = "" if course_names(into, slug) else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
     say(f"\nNext: {first}`{_found(into)}lab dev check {slug}`.", style="bold")
+
+
+def _copy_datasets(example: Path, into: Path) -> list[Path]:
+    """Puts the generators of the example's data sets beside those that are there; the new files."""
+    made = []
+    for file in sorted((example / "datasets").glob("*.py")):
+        target = into / "datasets" / file.name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            made.append(Path(shutil.copyfile(file, target)))
+    return made
 
 
 def _found(into: Path) -> str:

@@ -37,9 +37,9 @@ def require_dataset(name: str) -> Path:
     if (root / "manifest.json").is_file():
         raise MachineError(
             f"The data set '{name}' in {root} is not complete.",
-            "`lab data` completes it; if it is running now, wait until it has finished.",
+            f"`lab data {name}` completes it; if it is running now, wait until it has finished.",
         )
-    raise MachineError(f"The data set '{name}' is not on this machine yet.", "`lab data` creates it.")
+    raise MachineError(f"The data set '{name}' is not on this machine yet.", f"`lab data {name}` creates it.")
 
 
 def data_folder(lab: Lab) -> Path:
@@ -72,7 +72,7 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
         last = words[-1] if words else f"it ended with status {status}"
         raise MachineError(
             f"The data set '{name}' could not be created: {last}",
-            "Fix that and run `lab data` again; what has been created is kept.",
+            f"Fix that and run `lab data {name}` again; what has been created is kept.",
         )
     return root
 

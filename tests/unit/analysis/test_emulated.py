@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.channel.messages import DeviceReady, Trained
 from bottleneck_lab.measure.channel.wire import Channel
-from bottleneck_lab.measure.kinds.feed import FeedSettings, device_process, run
+from bottleneck_lab.measure.kinds.feed import KIND, device_process, run
 
 MS = 1_000_000
 run_fed = run.run_fed
@@ -79,8 +80,9 @@ def fed(tmp_path, monkeypatch):
         monkeypatch.setattr(run, "_run_child", run_child)
         Channel(devices).send(DeviceReady(0.020))
         judge = SimpleNamespace(count=lambda _data: 64)
+        lab = find_lab("dataloader")
         context = SimpleNamespace(
-            device=device, settings=FeedSettings(), judge=lambda: judge, data=None, janitor=Mock()
+            lab=lab, device=device, settings=KIND.settings(lab, device), judge=lambda: judge, data=None, janitor=Mock()
         )
         seen = []
         monkeypatch.setattr(run, "run_fed", lambda *given: seen.append(run_fed(*given)) or seen[0])

@@ -9,10 +9,11 @@ import pytest
 from bottleneck_lab.measure.channel.messages import Broken, Done, TrainBatch, Trained
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.kinds.feed.device import Device, EmulatedEngine
-from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, IMAGE_SHAPE, SLOTS, Accelerator
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS, Accelerator
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES as FORM
 
 BATCH = 2
-IMAGES = np.zeros((BATCH, *IMAGE_SHAPE), np.uint8)
+IMAGES = FORM.values("uint8", BATCH)
 
 
 @contextlib.contextmanager
@@ -20,8 +21,8 @@ def a_device(step_s: float):
     """A script's accelerator, and the verifier's channel to the device at its other end."""
     ours, theirs = Channel.pair()
     host, script = Channel.pair()
-    arena = Arena.create(SLOTS * BATCH * BYTES_PER_IMAGE)
-    device = Device(Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), BATCH)
+    arena = Arena.create(SLOTS * BATCH * FORM.largest_bytes)
+    device = Device(Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), FORM, BATCH)
 
     def serve():
         with contextlib.suppress(Closed):
@@ -30,7 +31,7 @@ def a_device(step_s: float):
     thread = Thread(target=serve)
     thread.start()
     try:
-        yield Accelerator(Channel(script), arena), Channel(ours)
+        yield Accelerator(Channel(script), arena, FORM), Channel(ours)
     finally:
         ours.close()
         thread.join()
@@ -52,7 +53,7 @@ def test_every_step_is_on_record_before_training_counts_as_done():
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [
-        (np.zeros((BATCH + 1, *IMAGE_SHAPE), np.uint8), range(BATCH + 1), "batches of 1 to 2 images; this one has 3"),
+        (FORM.values("uint8", BATCH + 1), range(BATCH + 1), "batches of 1 to 2 images; this one has 3"),
         (IMAGES[:0], [], "this one has 0"),
         (IMAGES, np.zeros((BATCH, 1)), r"as many labels, in one dimension; these have shape \(2, 1\)"),
         (IMAGES.astype(np.int8), range(BATCH), "these are 2×3×224×224, int8"),

@@ -7,20 +7,23 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
+from bottleneck_lab.catalog import CriterionSpec, DeviceSpec, find_lab
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.judging import close
 from bottleneck_lab.measure.channel.messages import DeviceReady, Gone, MeasureStep, Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.kinds.feed import FeedSettings
+from bottleneck_lab.measure.kinds.feed import KIND, FeedSettings
 from bottleneck_lab.measure.kinds.feed import check as feed
-from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, CudaEngine, EmulatedEngine
+from bottleneck_lab.measure.kinds.feed.device import CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, _step_s
 from bottleneck_lab.measure.kinds.feed.records import KEPT_ROWS, WARM_UP_BATCHES, FeedRun, plan_epoch
+from bottleneck_lab.measure.kinds.feed.samples import Samples
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 
 MS = 1_000_000
 STEP_S = 0.1
+ROWS = Samples(shape=(8,), called="rows")
 SPECS = [
     CriterionSpec("useful-utilisation", "target", "useful utilisation", 0.8, unit="share"),
     CriterionSpec("data-wait", "mechanism", "data wait", 0.15, "at_most", unit="share"),
@@ -30,7 +33,9 @@ SPECS = [
 def context():
     lab = SimpleNamespace(spec=SimpleNamespace(devices={"virtual": DeviceSpec(SPECS)}))
     found = {spec.id: spec for spec in SPECS}
-    return SimpleNamespace(lab=lab, device="virtual", settings=FeedSettings(), data=None, required=found.__getitem__)
+    return SimpleNamespace(
+        lab=lab, device="virtual", settings=FeedSettings(samples=ROWS), data=None, required=found.__getitem__
+    )
 
 
 def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> FeedRun:
@@ -45,7 +50,7 @@ def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> Feed
         clock += round((every_ms[at - WARM_UP_BATCHES] if at >= WARM_UP_BATCHES else 0) * MS)
         start = max(clock, end) if at >= WARM_UP_BATCHES else -step_ms * MS
         end = start + step_ms * MS
-        run.steps.append(Trained(clock, start, end, order % 10, np.zeros((3, 3, 224, 224), np.uint8)))
+        run.steps.append(Trained(clock, start, end, order % 10, np.zeros((3, 8), np.float32)))
     return run
 
 
@@ -110,20 +115,20 @@ JUDGE = SimpleNamespace(label=lambda _photos, index: index % 10)
 
 def test_labels_and_sizes_are_checked_batch_by_batch():
     run = run_of([100.0] * 8)
-    assert feed.check_samples(run, JUDGE, context()) == (None, 12 * 16)
+    assert feed.check_batches(run, JUDGE, context()) == (None, 12 * 16)
     swapped = run.steps[5]
     run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[::-1],
-        swapped.kept_images,
+        swapped.kept,
     )
-    assert "Batch 6 has labels" in feed.check_samples(run, JUDGE, context())[0]
+    assert "Batch 6 has labels" in feed.check_batches(run, JUDGE, context())[0]
     run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[:8],
-        swapped.kept_images,
+        swapped.kept,
     )
-    assert "8 images instead of 16" in feed.check_samples(run, JUDGE, context())[0]
+    assert "8 rows instead of 16" in feed.check_batches(run, JUDGE, context())[0]
 
 
 def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
@@ -142,11 +147,25 @@ def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
     assert plan_epoch(np.random.default_rng(1), run, 640, [32]).batches == 0
 
 
-def test_normalised_floats_are_the_pixels_they_came_from_and_nonsense_is_not():
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 224, 224)).astype(np.uint8)
-    normalised = ((pixels.astype(np.float32) / 255) - MEAN) / STD
-    assert np.array_equal(feed.as_pixels(normalised), pixels)
-    assert feed.as_pixels(np.full((3, 224, 224), np.nan, np.float32)).max() == 0
+def test_kept_rows_are_shown_to_the_judge_as_the_device_was_given_them():
+    run = run_of([100.0] * 8)
+    judge = SimpleNamespace(reference_sample=lambda *_: np.zeros(8), compare=close(atol=0.1))
+    assert feed.check_kept(run, judge, context()) == (None, 12 * KEPT_ROWS)
+    run.steps[5].kept[1] = 0.5
+    problem, checked = feed.check_kept(run, judge, context())
+    assert problem.startswith(f"Sample {run.assignments[1].order[16 + run.assignments[1].rows[1][1]]} of epoch 1: ")
+    assert "is off by 0.5" in problem
+    assert checked == 5 * KEPT_ROWS + 2
+
+
+def test_the_verdict_says_what_an_emulated_device_stands_for_if_the_lab_says_so():
+    emulated = SimpleNamespace(device="virtual", settings=FeedSettings(samples=ROWS))
+    (plain,) = feed._notes(emulated, 0.4, 0.05)
+    assert "emulated, and set so that it outruns one core of this machine (20 shipped rows/s)" in plain
+    (named,) = feed._notes(
+        SimpleNamespace(device="virtual", settings=KIND.settings(find_lab("dataloader"), "virtual")), 0.4, 0.05
+    )
+    assert "emulated: an A100-like GPU training ResNet-50, slowed 63x so that" in named
 
 
 class MadeUpGpu(CudaEngine):
@@ -165,8 +184,8 @@ def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_wha
 
 
 def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
-    gpu = SimpleNamespace(device="cuda", settings=FeedSettings(device_share=0.5))
-    (note,) = feed._notes(gpu, 0.39, 0.05, 16)
+    gpu = SimpleNamespace(device="cuda", settings=FeedSettings(samples=ROWS, device_share=0.5))
+    (note,) = feed._notes(gpu, 0.39, 0.05)
     assert "to take about 400 ms, and 390 ms in practice" in note
 
 
@@ -251,6 +270,6 @@ def test_an_undecided_utilisation_says_why():
     busy = feed.grade(context(), run_of(torn), STEP_S, 1.0, 0.0)[0]
     assert busy.holds is None
     assert "over all" in busy.sentence
-    assert busy.value == pytest.approx(run_of(torn).images_per_s() * STEP_S / 16)
+    assert busy.value == pytest.approx(run_of(torn).samples_per_s() * STEP_S / 16)
     slower = feed.grade(context(), run_of([118.0] * 96), STEP_S, 0.8, 0.0)[0]
     assert "The machine was 20% faster afterwards, and at that speed it would come out otherwise." in slower.sentence

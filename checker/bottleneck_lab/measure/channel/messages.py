@@ -99,13 +99,13 @@ class Sync(Message, number=10):
 
 @dataclass(frozen=True, eq=False)
 class Trained(Message, number=11):
-    """Device to verifier: a step that has run, in ns of the monotonic clock; `kept_images` are the pixels of the rows drawn in secret."""
+    """Device to verifier: a step that has run, in ns of the monotonic clock; `kept`: the samples of the rows drawn in secret."""
 
     arrived_ns: int
     started_ns: int
     ended_ns: int
     labels: Array
-    kept_images: Array
+    kept: Array
 
 
 @dataclass(frozen=True, eq=False)

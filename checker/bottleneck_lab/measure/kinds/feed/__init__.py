@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from bottleneck_lab.catalog import Device
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.kinds.feed.samples import Samples
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -16,16 +18,33 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
-class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """batch: images. device_share: how long the device takes for a batch, as a share of the time that the shipped loader takes for it.
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The accelerator that an emulated device stands for: its time for a training step of `batch` samples, by part, in ms, and who says so."""
 
-    epoch_batches: of each timed epoch.
+    name: str
+    batch: int
+    parts_ms: dict[str, float]
+    source: str
+
+    def step_s(self, batch: int) -> float:
+        """Seconds for a step of `batch` samples, linear in the batch."""
+        return sum(self.parts_ms.values()) / 1000 * batch / self.batch
+
+
+class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """samples: what is fed. batch: how many at a time. epoch_batches: of each timed epoch.
+
+    device_share: how long the device takes for a batch, as a share of the time that the shipped loader takes for it.
+    model: what is trained, for the device's rows in a capture. stands_for: the accelerator that the emulated device stands for.
     """
 
+    samples: Samples
     start_s: float = 240.0
     batch: int = 16
     device_share: float = 0.4
     epoch_batches: int = 32
+    model: str = ""
+    stands_for: StepTimes | None = None
 
 
 class FeedKind(Kind[FeedSettings]):
@@ -35,7 +54,7 @@ class FeedKind(Kind[FeedSettings]):
     settings_type = FeedSettings
     criteria: ClassVar[Criteria] = {
         "every-sample-once": "correctness",
-        "right-pixels": "correctness",
+        "right-samples": "correctness",
         "useful-utilisation": "target",
         "data-wait": "mechanism",
     }
@@ -59,6 +78,12 @@ class FeedKind(Kind[FeedSettings]):
         from bottleneck_lab.measure.kinds.feed.run import run
 
         return run(context, on_line)
+
+    def problems(self, lab: Lab) -> Iterator[str]:
+        yield from super().problems(lab)
+        judge = lab.path / "judge.py"
+        if "cuda" in lab.spec.devices and judge.is_file() and "training_step" not in judge.read_text(encoding="utf-8"):
+            yield f"{judge}: `training_step` is missing; on cuda it is called without arguments."
 
     def run_note(self, device: Device) -> str:
         return " Its speed is first set by what this machine can load." if device == "virtual" else ""

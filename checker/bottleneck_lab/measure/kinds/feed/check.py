@@ -1,8 +1,8 @@
 """The `feed` kind: how well a training script keeps a device fed.
 
 The script's batches go to a device process that the verifier owns. Useful utilisation is the device time that the checked work needs, over the wall time on the
-verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; the pixels of rows drawn in secret are compared
-with the reference transform afterwards.
+verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; rows drawn in secret are shown to the lab's
+judge afterwards.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ from bottleneck_lab.measure.channel.messages import Done, EpochAsked, Trained
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
-from bottleneck_lab.measure.kinds.feed.device import MEAN, STD
 from bottleneck_lab.measure.kinds.feed.device_process import calibrate, wanted_step_s
-from bottleneck_lab.measure.kinds.feed.device_specs import A100
 from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.feed.session import FeedSession
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
@@ -48,7 +46,7 @@ MAX_CORES_SHARE = 1.1
 
 def measure(context: Context[FeedSettings]) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
-    judge, batch = context.judge(), context.settings.batch
+    judge, called = context.judge(), context.settings.samples.called
     context.progress("calibrating this machine with the shipped loader", 0.02)
     count = judge.count(context.data)
     before_s = calibrate(context, count)
@@ -61,18 +59,18 @@ def measure(context: Context[FeedSettings]) -> Measured:
         refuse_more_cores((worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
         foreign_cores = meter.cores()
         after_s = session.step_after_s()
-    context.progress("checking pixels", 0.9)
-    problem, checked = check_pixels(run, judge, context)
+    context.progress(f"checking {called}", 0.9)
+    problem, checked = check_kept(run, judge, context)
     # A real device's step does not follow the host's speed, but its own clocks may change.
     drift = after_s / step_s if context.device == "cuda" else calibrate(context, count) / before_s
     results = grade(context, run, step_s, drift, foreign_cores)
-    results.insert(0, grade_check(context.required("right-pixels"), problem, checked, "images"))
-    results.insert(0, grade_check(context.required("every-sample-once"), *check_samples(run, judge, context), "images"))
+    results.insert(0, grade_check(context.required("right-samples"), problem, checked, called))
+    results.insert(0, grade_check(context.required("every-sample-once"), *check_batches(run, judge, context), called))
     return Measured(
         results,
         details=_details(run, step_s, before_s, drift),
-        notes=[*_notes(context, step_s, before_s, batch), *_shared(run, max(step_s, after_s))],
-        speedup=run.images_per_s() * before_s if run.timed() else None,
+        notes=[*_notes(context, step_s, before_s), *_shared(run, max(step_s, after_s))],
+        speedup=run.samples_per_s() * before_s if run.timed() else None,
         conditions=Conditions(other_cores=foreign_cores, cores=os.cpu_count(), noise=abs(drift - 1)),
     )
 
@@ -128,8 +126,8 @@ def give(session: FeedSession, run: FeedRun, context: Context[FeedSettings], cou
     session.device.channel.send(plan_epoch(rng, run, count, sizes).message())
 
 
-def check_samples(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
-    """What is wrong with the batches' sizes or labels, if anything, and how many images were looked at."""
+def check_batches(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+    """What is wrong with the batches' sizes or labels, if anything, and how many samples were looked at."""
     at = 0
     for assignment in run.assignments:
         for order in assignment.order.reshape(-1, run.batch):
@@ -137,7 +135,7 @@ def check_samples(run: FeedRun, judge: ModuleType, context: Context[FeedSettings
             want = [judge.label(context.data, int(index)) for index in order]
             if labels.tolist() != want:
                 size = (
-                    f"{len(labels)} images instead of {run.batch}"
+                    f"{len(labels)} {context.settings.samples.called} instead of {run.batch}"
                     if len(labels) != run.batch
                     else "labels that do not belong to its samples"
                 )
@@ -148,28 +146,17 @@ def check_samples(run: FeedRun, judge: ModuleType, context: Context[FeedSettings
     return None, at * run.batch
 
 
-def check_pixels(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
-    """What is wrong with the pixels that were kept, if anything, and how many images were compared."""
+def check_kept(run: FeedRun, judge: ModuleType, context: Context[FeedSettings]) -> tuple[str | None, int]:
+    """What is wrong with the samples that were kept, if anything, and how many were compared."""
     steps, checked = iter(run.steps), 0
     for assignment in run.assignments:
         for order, rows, step in zip(assignment.order.reshape(-1, run.batch), assignment.rows, steps, strict=False):
-            for row, image in zip(rows, step.kept_images, strict=False):
+            for row, sample in zip(rows, step.kept, strict=False):
                 checked += 1
                 want = judge.reference_sample(context.data, int(order[row]), assignment.seed, assignment.number)
-                if complaint := judge.compare(as_pixels(image), want):
+                if complaint := judge.compare(sample, want):
                     return f"Sample {order[row]} of epoch {assignment.number}: {complaint}", checked
     return None, checked
-
-
-def as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """uint8 3×224×224 from what the device was given: already so, or float32 normalised with ImageNet's mean and deviation."""
-    if image.dtype == np.uint8:
-        return image
-    with np.errstate(invalid="ignore", over="ignore"):
-        pixels: np.ndarray[Any, Any] = np.nan_to_num(np.clip((image * STD + MEAN) * 255, 0, 255).round()).astype(
-            np.uint8
-        )
-    return pixels
 
 
 def grade(
@@ -179,7 +166,7 @@ def grade(
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
     speeds = [1.0, drift]
     decision = _at_either(spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds])
-    overall = run.images_per_s() * step_s / run.batch
+    overall = run.samples_per_s() * step_s / run.batch
     missed = [overall * speed < sequential_test(spec).bar for speed in speeds]
     if decision.state is State.PASS and any(missed) and not all(missed):
         decision = _undecided(decision)
@@ -230,11 +217,11 @@ def _shared(run: FeedRun, alone_s: float) -> list[str]:
 def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
     return {
         "step_s": step_s,
-        "shipped_loader_s_an_image": loader_s,
+        "shipped_loader_s_a_sample": loader_s,
         "calibration_drift": drift,
         "block_utilisation": run.utilisation(step_s),
         "block_idle": run.idle(),
-        "images_per_s": run.images_per_s(),
+        "samples_per_s": run.samples_per_s(),
         "steps_ms": [
             [(t - run.began_ns()) / 1e6 for t in (step.arrived_ns, step.started_ns, step.ended_ns)]
             for step in run.timed()
@@ -242,15 +229,18 @@ def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict
     }
 
 
-def _notes(context: Context[FeedSettings], step_s: float, loader_s: float, batch: int) -> list[str]:
+def _notes(context: Context[FeedSettings], step_s: float, loader_s: float) -> list[str]:
+    batch, called = context.settings.batch, context.settings.samples.called
+    rate = f"{1 / loader_s:.0f} shipped {called}/s"
     if context.device == "cuda":
         wanted_s = wanted_step_s(context.settings, loader_s)
         return [
-            f"The GPU repeats every batch of {batch} images to take about {1000 * wanted_s:.0f} ms, and {1000 * step_s:.0f} ms in practice: it outruns "
-            f"one core of this machine ({1 / loader_s:.0f} shipped images/s) as the emulated device does, and two cores can feed it."
+            f"The GPU repeats every batch of {batch} {called} to take about {1000 * wanted_s:.0f} ms, and {1000 * step_s:.0f} ms in practice: it outruns "
+            f"one core of this machine ({rate}) as the emulated device does, and two cores can feed it."
         ]
-    slower = step_s / A100.step_s(batch)
+    stands_for = context.settings.stands_for
+    slowed = f": {stands_for.name}, slowed {step_s / stands_for.step_s(batch):.0f}x" if stands_for else ", and set"
     return [
-        f"The device is emulated: {A100.name}, slowed {slower:.0f}x so that it outruns one core of this machine "
-        f"({1 / loader_s:.0f} shipped images/s) as a real one outruns its host. Its step of {batch} images takes {1000 * step_s:.0f} ms."
+        f"The device is emulated{slowed} so that it outruns one core of this machine "
+        f"({rate}) as a real one outruns its host. Its step of {batch} {called} takes {1000 * step_s:.0f} ms."
     ]

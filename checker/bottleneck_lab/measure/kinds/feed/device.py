@@ -1,8 +1,8 @@
 """The device process: takes training batches from a script and runs them one at a time, as a GPU would.
 
 Owned by the verifier and run apart from both sides: `python -I -m bottleneck_lab.measure.kinds.feed.device`. It keeps the time each step arrived,
-started and ended on the machine's monotonic clock, the labels, and the pixels of the rows that the verifier drew in secret. It believes nothing else.
-The `emulated` engine takes the emulated time of a step and does nothing; the `cuda` engine trains a real ResNet-50, as often as fits into that time.
+started and ended on the machine's monotonic clock, the labels, and the samples of the rows that the verifier drew in secret. It believes nothing else.
+The `emulated` engine takes the emulated time of a step and does nothing; the `cuda` engine takes the lab's own training step, as often as fits into that time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
@@ -40,19 +42,21 @@ from bottleneck_lab.measure.channel.messages import (
     Trained,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed, WireError
-from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS
-from bottleneck_lab.measure.rehearsal import rehearsing
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
+from bottleneck_lab.measure.kinds.feed.samples import Samples
 from bottleneck_lab.measure.rehearsed import stand_in
+from bottleneck_lab.measure.worker import load_module
 
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
-MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
-STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
+
+Train = Callable[[Any, Any], None]
+"""A lab's training step on a batch and its labels, both tensors on the GPU: queues it there."""
 
 
 class Engine(Protocol):
     """What runs steps, one at a time."""
 
-    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:
+    def start(self, samples: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:
         """Starts a step and returns when it started, in ns of the monotonic clock."""
 
     def ended_ns(self) -> int | None:
@@ -69,18 +73,18 @@ class Engine(Protocol):
 
 
 class EmulatedEngine:
-    """Takes `step_s` seconds a full batch of `batch` images and computes nothing.
+    """Takes `step_s` seconds a full batch of `batch` samples and computes nothing.
 
     Times are the ideal ones: a step starts when it has arrived and the one before has ended, however late this process is woken.
     """
 
     def __init__(self, step_s: float, batch: int) -> None:
-        self._image_ns = step_s * 1e9 / batch
+        self._sample_ns = step_s * 1e9 / batch
         self._end_ns = 0
 
-    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
+    def start(self, samples: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
         started_ns = max(arrived_ns, self._end_ns)
-        self._end_ns = started_ns + round(self._image_ns * len(images))
+        self._end_ns = started_ns + round(self._sample_ns * len(samples))
         return started_ns
 
     def ended_ns(self) -> int | None:
@@ -90,43 +94,32 @@ class EmulatedEngine:
         return max(0.0, (self._end_ns - time.monotonic_ns()) / 1e9)
 
     def step_s(self, batch: int) -> float:
-        return self._image_ns * batch / 1e9
+        return self._sample_ns * batch / 1e9
 
     def step_again_s(self, batch: int) -> float:
         return self.step_s(batch)
 
 
 class CudaEngine:
-    """Real ResNet-50 training steps on the GPU, on each batch as many as come nearest to `wanted_s` seconds.
+    """Real training steps on the GPU, on each batch as many as come nearest to `wanted_s` seconds.
 
     Two cores feed no data centre's GPU at one step a batch, however well a script loads. Has never run on a GPU: docs/measured/README.md.
     """
 
-    def __init__(self, wanted_s: float) -> None:
+    def __init__(self, wanted_s: float, train: Train, form: Samples) -> None:
         import torch
-        import torchvision
 
         self._torch = torch
         self._wanted_s, self._repeats = wanted_s, 1
-        torch.backends.cudnn.benchmark = True
-        network = torchvision.models.mobilenet_v3_small if rehearsing() else torchvision.models.resnet50
-        self._model = network().cuda().to(memory_format=torch.channels_last)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
-        self._mean = torch.from_numpy(MEAN).cuda()
-        self._std = torch.from_numpy(STD).cuda()
+        self._train, self._form = train, form
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch publishes no types for it
 
-    def start(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
+    def start(self, samples: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
         torch, started_ns = self._torch, time.monotonic_ns()
-        batch = torch.from_numpy(np.array(images)).pin_memory().cuda(non_blocking=True)
-        if batch.dtype == torch.uint8:
-            batch = (batch.float() / 255 - self._mean) / self._std
-        targets = torch.from_numpy(np.array(labels)).cuda(non_blocking=True) % 1000
+        batch = torch.from_numpy(np.array(samples)).pin_memory().cuda(non_blocking=True)
+        targets = torch.from_numpy(np.array(labels)).cuda(non_blocking=True)
         for _ in range(self._repeats):
-            loss = torch.nn.functional.cross_entropy(self._model(batch), targets)
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self._optimizer.step()
+            self._train(batch, targets)
         self._event.record()
         return started_ns
 
@@ -146,10 +139,10 @@ class CudaEngine:
 
     def _measured_s(self, batch: int) -> float:
         """Of a batch with as many repeats as are set; the first ones tune and allocate and do not count."""
-        images, labels = np.zeros((batch, *IMAGE_SHAPE), np.uint8), np.zeros(batch, np.int64)
+        samples, labels = self._form.values(self._form.types[0], batch), np.zeros(batch, np.int64)
         times_ns = []
         for _ in range(TUNING_STEPS + CALIBRATION_STEPS):
-            began_ns = self.start(images, labels, 0)
+            began_ns = self.start(samples, labels, 0)
             self._event.synchronize()
             times_ns.append(time.monotonic_ns() - began_ns)
         return median(times_ns[TUNING_STEPS:]) / 1e9
@@ -157,12 +150,12 @@ class CudaEngine:
 
 @dataclass
 class Batch:
-    """A batch that has arrived. `kept_images` are the rows that the verifier drew, copied on arrival: what lies in the slot later does not count."""
+    """A batch that has arrived. `kept_samples` are the rows that the verifier drew, copied on arrival: what lies in the slot later does not count."""
 
     slot: int
-    images: np.ndarray[Any, Any]
+    samples: np.ndarray[Any, Any]
     labels: np.ndarray[Any, Any]
-    kept_images: np.ndarray[Any, Any]
+    kept_samples: np.ndarray[Any, Any]
     arrived_ns: int
     started_ns: int = 0
 
@@ -175,6 +168,7 @@ class Device:
     verifier: Channel
     arena: Arena
     engine: Engine
+    form: Samples
     batch: int
     rows_to_keep: deque[list[int]] = field(default_factory=deque)
     queue: deque[Batch] = field(default_factory=deque)
@@ -233,21 +227,21 @@ class Device:
         arrived_ns = time.monotonic_ns()
         self._require_free(sent)
         if sent.count not in range(1, self.batch + 1) or sent.labels.shape != (sent.count,):
-            raise Malformed("the labels do not match the images")
-        images = self._images(sent)
+            raise Malformed("the labels do not match the samples")
+        samples = self._samples(sent)
         rows = self.rows_to_keep.popleft() if self.rows_to_keep else []
-        kept_images = np.array(images[[row for row in rows if row < sent.count]])
-        return Batch(sent.slot, images, sent.labels, kept_images, arrived_ns)
+        kept_samples = np.array(samples[[row for row in rows if row < sent.count]])
+        return Batch(sent.slot, samples, sent.labels, kept_samples, arrived_ns)
 
     def _require_free(self, sent: TrainBatch | Infer) -> None:
         taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
-        if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in ("uint8", "float32"):
+        if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in self.form.types:
             raise Malformed("the slot is not free, or the device does not take this type")
 
-    def _images(self, sent: TrainBatch | Infer) -> np.ndarray[Any, Any]:
-        """What lies in the slot: count x 3 x 224 x 224, a view."""
+    def _samples(self, sent: TrainBatch | Infer) -> np.ndarray[Any, Any]:
+        """What lies in the slot: a view, `count` samples long."""
         at = sent.slot * (self.arena.size // SLOTS)
-        return self.arena.view(np.dtype(sent.dtype), (sent.count, *IMAGE_SHAPE), at)
+        return self.arena.view(np.dtype(sent.dtype), (sent.count, *self.form.shape), at)
 
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:
@@ -255,7 +249,7 @@ class Device:
         if not self.running and self.queue:
             self.running = self.queue.popleft()
             self.running.started_ns = self.engine.start(
-                self.running.images, self.running.labels, self.running.arrived_ns
+                self.running.samples, self.running.labels, self.running.arrived_ns
             )
         while self.syncs and not self.running and not self.queue:
             self.syncs -= 1
@@ -264,7 +258,7 @@ class Device:
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         self.running = None
         self._to_host(SlotFree(batch.slot))
-        self.verifier.send(Trained(batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept_images))
+        self.verifier.send(Trained(batch.arrived_ns, batch.started_ns, ended_ns, batch.labels, batch.kept_samples))
 
     def _to_host(self, message: Message) -> None:
         with contextlib.suppress(Closed):  # a script that has gone is reported when its end is read
@@ -280,14 +274,17 @@ def main() -> None:
     parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
     parser.add_argument("--wanted-s", type=float, default=0.0)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--samples", type=Samples.told, required=True)
+    parser.add_argument("--judge", type=Path, required=True)
     options = parser.parse_args()
+    form: Samples = options.samples
+    engine: Engine = EmulatedEngine(options.wanted_s, options.batch)
     if options.engine == "cuda":
         stand_in("cuda")
-    wanted_s: float = options.wanted_s
-    engine: Engine = EmulatedEngine(wanted_s, options.batch) if options.engine == "emulated" else CudaEngine(wanted_s)
+        engine = CudaEngine(options.wanted_s, load_module(options.judge).training_step(), form)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
-    device = Device(host, verifier, Arena.attach(options.arena), engine, options.batch)
+    device = Device(host, verifier, Arena.attach(options.arena), engine, form, options.batch)
     verifier.send(DeviceReady(engine.step_s(options.batch)))
     with contextlib.suppress(Closed):
         device.run()

@@ -21,29 +21,29 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
 from bottleneck_lab.measure.context import Context, WorkerContext
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.feed import FeedSettings
-from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 CALIBRATIONS = 3
-CALIBRATION_IMAGES = 16
+CALIBRATION_SAMPLES = 16
 PROGRAM = "bottleneck_lab.measure.kinds.feed.device"
 
 
 def calibrate(context: Context[FeedSettings], count: int) -> float:
-    """CPU seconds that the shipped loader needs for an image in one of its workers, measured by the reference worker. `count`: samples there are."""
+    """CPU seconds that the shipped loader needs for a sample in one of its workers, measured by the reference worker. `count`: samples there are."""
     limits = limits_of(context.settings)
     with CallSession.start(context, "reference", context.pristine(), "judge.py", limits) as session:
         return median(_loader_s(session, context, count) for _ in range(CALIBRATIONS))
 
 
 def _loader_s(session: CallSession, context: Context[FeedSettings], count: int) -> float:
-    indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_IMAGES)))
+    indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_SAMPLES)))
     _, (seconds,) = session.call([str(context.data), indices, context.rng.getrandbits(31)])
     return float(seconds)
 
 
 def wanted_step_s(settings: FeedSettings, loader_s: float) -> float:
-    """How long a step of the device should take on a machine whose shipped loader needs `loader_s` for an image."""
+    """How long a step of the device should take on a machine whose shipped loader needs `loader_s` for a sample."""
     return settings.device_share * loader_s * settings.batch
 
 
@@ -77,10 +77,11 @@ class DeviceProcess:
 
         A real one measures its step now, while there is no script that could make it longer.
         """
-        batch = context.settings.batch
+        batch, form = context.settings.batch, context.settings.samples
         engine = "cuda" if context.device == "cuda" else "emulated"
         options = ["--engine", engine, "--wanted-s", repr(wanted_s), "--batch", str(batch)]
-        return cls.launch(context, PROGRAM, options, SLOTS * batch * BYTES_PER_IMAGE)
+        options += ["--samples", form.option, "--judge", str(context.lab.path / "judge.py")]
+        return cls.launch(context, PROGRAM, options, SLOTS * batch * form.largest_bytes)
 
     @classmethod
     def launch(cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int) -> Self:

@@ -10,23 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.measure.channel.messages import Trained
-from bottleneck_lab.measure.kinds.feed.device_specs import StepTimes
+from bottleneck_lab.measure.kinds.feed import FeedSettings
 
 DEVICE, COMPUTE_STREAM = 0, 7
 PREFIX = "emulated: "
+STANDS_FOR = "an accelerator whose time for a step is set by what the shipped loader takes on this machine"
 
 
 Row = tuple[str, int, int]
 """What the device did: its name, begin and end in ns of the monotonic clock."""
 
 
-def add_device_rows(trace: Path, steps: Sequence[Trained], emulated: StepTimes | None, batch: int) -> None:
+def add_device_rows(trace: Path, steps: Sequence[Trained], settings: FeedSettings, *, emulated: bool) -> None:
     """Adds kernel-like rows for each step that lies within the trace.
 
-    `emulated` is what an emulated device stands for: each step is cut into its parts. A real device's step (None) is one row, of which nothing more is known.
+    An emulated device's step is cut into the parts of what it stands for. A real one's is one row, of which nothing more is known.
     """
-    rows = [row for step in steps for row in _parts(step, emulated, batch)]
-    add_rows(trace, rows, f"{emulated.name}; {emulated.source}" if emulated else None)
+    rows = [row for step in steps for row in _parts(step, settings)]
+    stands_for = settings.stands_for
+    said = f"{stands_for.name}; {stands_for.source}" if stands_for else STANDS_FOR
+    add_rows(trace, rows, said if emulated else None)
 
 
 def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: bool = False) -> None:
@@ -60,12 +63,12 @@ def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:
     return min(event["ts"] for event in spans), max(event["ts"] + event["dur"] for event in spans)
 
 
-def _parts(step: Trained, emulated: StepTimes | None, batch: int) -> Iterator[Row]:
-    parts = emulated.parts_ms if emulated else {"training step": 1.0}
+def _parts(step: Trained, settings: FeedSettings) -> Iterator[Row]:
+    parts = settings.stands_for.parts_ms if settings.stands_for else {"training step": 1.0}
     total, at_ns = sum(parts.values()), step.started_ns
     for part, weight in parts.items():
         length_ns = round((step.ended_ns - step.started_ns) * weight / total)
-        yield f"ResNet-50 {part} (batch {batch})", at_ns, at_ns + length_ns
+        yield f"{settings.model} {part} (batch {settings.batch})".lstrip(), at_ns, at_ns + length_ns
         at_ns += length_ns
 
 

@@ -24,12 +24,10 @@ from bottleneck_lab.measure.channel.messages import (
     TrainBatch,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Malformed
+from bottleneck_lab.measure.kinds.feed.samples import Samples
 
 SLOTS = 3
 """Batches the device holds at once: one running and two waiting."""
-IMAGE_SHAPE = (3, 224, 224)
-BYTES_PER_IMAGE = 3 * 224 * 224 * 4
-"""Of the larger type that the device takes, float32."""
 
 Range = Callable[[str], contextlib.AbstractContextManager[Any]]
 
@@ -50,13 +48,15 @@ class Accelerator:
         self,
         channel: Channel,
         arena: Arena,
+        form: Samples,
         range_: Range | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.channel = channel
         self._arena = arena
         self._free = list(range(SLOTS))
-        self._batch = arena.size // SLOTS // BYTES_PER_IMAGE
+        self._form = form
+        self._batch = arena.size // SLOTS // form.largest_bytes
         self._range: Range = range_ or (lambda _: contextlib.nullcontext())
         self._on_step = on_step or (lambda: None)
 
@@ -69,18 +69,18 @@ class Accelerator:
                 return
             yield Epoch(given.epoch, given.seed, given.order.tolist())
 
-    def step(self, images: Any, labels: Any) -> None:
+    def step(self, samples: Any, labels: Any) -> None:
         """Queues one training step on a batch and returns, like a kernel launch; waits only while the queue is full.
 
-        `images`: N×3×224×224, uint8 RGB or float32 normalised; `labels`: N integers. Tensors or arrays, on the host. Raises ValueError for anything else.
+        `samples`: N of them in one tensor or array, of the lab's shape and types, on the host; `labels`: N integers. Raises ValueError for anything else.
         """
         with self._range("h2d"):
-            images, labels = np.asarray(images), np.asarray(labels, dtype=np.int64)
-            self._require_batch(images, labels)
+            samples, labels = np.asarray(samples), np.asarray(labels, dtype=np.int64)
+            self._require_batch(samples, labels)
             slot = self._slot()
-            self._write(slot, images)
+            self._write(slot, samples)
         with self._range("step"):
-            self.channel.send(TrainBatch(slot, str(images.dtype), len(images), labels))
+            self.channel.send(TrainBatch(slot, str(samples.dtype), len(samples), labels))
         self._on_step()
 
     def synchronize(self) -> None:
@@ -94,16 +94,17 @@ class Accelerator:
         self.synchronize()
         self.channel.send(Done())
 
-    def _require_batch(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
-        if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
+    def _require_batch(self, samples: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
+        called = self._form.called
+        if not self._form.fit(samples):
             raise ValueError(
-                f"the device takes images of N×3×224×224, uint8 or float32; these are {'×'.join(map(str, images.shape))}, {images.dtype}"
+                f"the device takes {self._form}; these are {'×'.join(map(str, samples.shape))}, {samples.dtype}"
             )
-        if not 1 <= len(images) <= self._batch:
-            raise ValueError(f"the device takes batches of 1 to {self._batch} images; this one has {len(images)}")
-        if labels.shape != (len(images),):
+        if not 1 <= len(samples) <= self._batch:
+            raise ValueError(f"the device takes batches of 1 to {self._batch} {called}; this one has {len(samples)}")
+        if labels.shape != (len(samples),):
             raise ValueError(
-                f"{len(images)} images need as many labels, in one dimension; these have shape {labels.shape}"
+                f"{len(samples)} {called} need as many labels, in one dimension; these have shape {labels.shape}"
             )
 
     def _slot(self) -> int:
@@ -111,8 +112,8 @@ class Accelerator:
             self._note(self.channel.receive(None))
         return self._free.pop()
 
-    def _write(self, slot: int, images: np.ndarray[Any, Any]) -> None:
-        self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[...] = images
+    def _write(self, slot: int, samples: np.ndarray[Any, Any]) -> None:
+        self._arena.view(samples.dtype, samples.shape, slot * (self._arena.size // SLOTS))[...] = samples
 
     def _receive(self, wanted: type[MessageT]) -> MessageT:
         while not isinstance(message := self.channel.receive(None), wanted):

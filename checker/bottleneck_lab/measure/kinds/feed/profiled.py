@@ -23,13 +23,14 @@ def train(options: argparse.Namespace) -> None:
 
     os.sched_setaffinity(0, loading_cores())
     cache = options.entry.parent / ".lab" / "cache"
-    module = prepared(options.entry, options.photos, cache)
+    module = prepared(options.entry, options.data, cache)
     channel = Channel(socket.socket(fileno=options.socket))
     with tempfile.TemporaryDirectory() as rows:
         workers = recorded_workers(Path(rows)) if options.trace else contextlib.nullcontext()
         with workers, profiling(options.trace, options.schedule) as step:
-            accelerator = Accelerator(channel, Arena.attach(options.arena), torch.profiler.record_function, step)
-            module.train(accelerator, options.photos, cache)
+            arena, range_ = Arena.attach(options.arena), torch.profiler.record_function
+            accelerator = Accelerator(channel, arena, options.samples, range_, step)
+            module.train(accelerator, options.data, cache)
         accelerator.finish()
         if options.trace:
             add_worker_rows(options.trace, Path(rows))

@@ -12,7 +12,7 @@ import numpy as np
 from bottleneck_lab.measure.channel.messages import HandOut, Trained
 
 KEPT_ROWS = 3
-"""Rows of each batch whose pixels are checked: a script that spoils one image in twenty escapes the 96 of an epoch once in 130 times."""
+"""Rows of each batch whose samples are checked: a script that spoils one in twenty escapes the 96 of an epoch once in 130 times."""
 BATCHES_PER_BLOCK = 3
 WARM_UP_BATCHES = 4
 
@@ -74,8 +74,8 @@ class FeedRun:
             for block, begin, end in zip(blocks, ends, ends[1:], strict=False)
         ]
 
-    def images_per_s(self) -> float:
-        """Images trained a second over the whole timed part, epoch starts included."""
+    def samples_per_s(self) -> float:
+        """Samples trained a second over the whole timed part, epoch starts included."""
         steps = self.timed()
         return sum(len(step.labels) for step in steps) * 1e9 / (steps[-1].ended_ns - self.began_ns())
 

@@ -14,7 +14,6 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed import FeedSettings
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess, calibrate, wanted_step_s
 from bottleneck_lab.measure.kinds.feed.device_rows import add_device_rows
-from bottleneck_lab.measure.kinds.feed.device_specs import A100
 from bottleneck_lab.measure.kinds.feed.records import WARM_UP_BATCHES, FeedRun, plan_epoch
 from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
@@ -29,7 +28,7 @@ def run(context: Context[FeedSettings], on_line: OnLine) -> int:
     """Runs the script on its device, and says how busy that was; the script's exit status."""
     status, seen, step_s = run_fed(context, on_line, RUN_BATCHES)
     if seen.timed():
-        on_line(_rate(seen, step_s))
+        on_line(_rate(seen, step_s, context.settings.samples.called))
     return status
 
 
@@ -37,8 +36,7 @@ def profile(context: Context[FeedSettings], trace: Path, on_line: OnLine) -> int
     """Runs the script under torch.profiler, with the device's rows in its trace; the script's exit status."""
     status, seen, _ = run_fed(context, on_line, PROFILED_BATCHES, trace)
     if trace.is_file():
-        specs = None if context.device == "cuda" else A100
-        add_device_rows(trace, seen.steps, specs, seen.batch)
+        add_device_rows(trace, seen.steps, context.settings, emulated=context.device != "cuda")
     return status
 
 
@@ -70,14 +68,17 @@ def run_fed(
 
 def _run_child(context: Context[FeedSettings], device: DeviceProcess, on_line: OnLine, options: list[str]) -> int:
     fds = (device.script_socket.fileno(), device.arena.fd)
-    places = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--photos", str(context.data)]
+    places = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--data", str(context.data)]
+    places += ["--samples", context.settings.samples.option]
     command = child_command(CHILD, context, [*options, *places])
     return stream(command, context.workspace, context.janitor, on_line, {}, fds)
 
 
-def _rate(seen: FeedRun, step_s: float) -> str:
-    busy = seen.images_per_s() * step_s / seen.batch
-    return f"{seen.images_per_s():.1f} images/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
+def _rate(seen: FeedRun, step_s: float, called: str) -> str:
+    busy = seen.samples_per_s() * step_s / seen.batch
+    return (
+        f"{seen.samples_per_s():.1f} {called}/s; the device was useful {busy:.0%} of the time (a hint, not a verdict)"
+    )
 
 
 def _serve(channel: Channel, seen: FeedRun, count: int, batches: int, on_line: OnLine) -> None:

@@ -78,8 +78,8 @@ class FeedSession:
 def _start_script(context: Context[FeedSettings], device: DeviceProcess) -> Worker:
     """The script's worker, which alone holds its end of the channel from now on."""
     fds = [device.script_socket.fileno(), device.arena.fd]
-    arguments = ["--entry", str(context.submission / context.lab.spec.entry), "--photos", str(context.data)]
-    arguments += ["--socket", str(fds[0]), "--arena", str(fds[1])]
+    arguments = ["--entry", str(context.submission / context.lab.spec.entry), "--data", str(context.data)]
+    arguments += ["--socket", str(fds[0]), "--arena", str(fds[1]), "--samples", context.settings.samples.option]
     limits = limits_of(context.settings)
     with device.script_socket:
         return start_worker(context, PROGRAM, arguments, context.submission, limits, fds, cores=loading_cores())

@@ -27,9 +27,9 @@ from bottleneck_lab.measure.channel.messages import (
     Ready,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
-from bottleneck_lab.measure.kinds.feed.device import MEAN, STD, Batch, Device, EmulatedEngine
-from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE
+from bottleneck_lab.measure.kinds.feed.device import Batch, Device, EmulatedEngine
 from bottleneck_lab.measure.kinds.server.learner_api import CLASSES, MAX_BATCH
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES, MEAN, STD
 
 BLOCK = 16
 KEPT_SHARE = 0.06
@@ -82,7 +82,7 @@ class ServingDevice(Device):
     """A device that answers batches with scores."""
 
     def __post_init__(self) -> None:
-        shape = ((IMAGE_SHAPE[1] // BLOCK) * (IMAGE_SHAPE[2] // BLOCK) * 3, CLASSES)
+        shape = ((IMAGES.shape[1] // BLOCK) * (IMAGES.shape[2] // BLOCK) * 3, CLASSES)
         weights = np.random.default_rng(random.SystemRandom().getrandbits(128)).normal(size=shape)
         self._weights = (weights / shape[0] ** 0.5).astype(np.float32)
         self._rng = random.SystemRandom()
@@ -100,7 +100,7 @@ class ServingDevice(Device):
         self._require_free(asked)
         if asked.count not in range(1, MAX_BATCH + 1):
             raise Malformed(f"a batch of {asked.count} images")
-        images = np.array(self._images(asked))
+        images = np.array(self._samples(asked))
         kept = np.array([row for row in range(asked.count) if self._rng.random() < KEPT_SHARE], np.int64)
         means = levels(images)
         return Request(asked.slot, images, kept, images[kept], arrived_ns, means=means, kept=kept)
@@ -112,7 +112,7 @@ class ServingDevice(Device):
         scores = (seen @ self._weights).astype(np.float32)
         self._to_host(Inferred(batch.slot, scores))
         times = (batch.arrived_ns, batch.started_ns, ended_ns)
-        self.verifier.send(Ran(*times, scores, batch.means, batch.kept, batch.kept_images))
+        self.verifier.send(Ran(*times, scores, batch.means, batch.kept, batch.kept_samples))
 
 
 def main() -> None:
@@ -127,7 +127,7 @@ def main() -> None:
     engine = BatchEngine(options.fixed_s, options.image_s)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
-    device = ServingDevice(host, verifier, Arena.attach(options.arena), engine, MAX_BATCH)
+    device = ServingDevice(host, verifier, Arena.attach(options.arena), engine, IMAGES, MAX_BATCH)
     verifier.send(DeviceReady(engine.step_s(1)))
     with contextlib.suppress(Closed):
         device.run()

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Ran
-from bottleneck_lab.measure.kinds.feed.check import as_pixels
 from bottleneck_lab.measure.kinds.requests.level import OK, Level
 from bottleneck_lab.measure.kinds.server.pictures import Strips
+from bottleneck_lab.measure.kinds.server.pixels import as_pixels
 
 LIGHT_AT_MOST = 3.0
 """Levels of 255 by which the means of a picture's blocks may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Infer, Inferred
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
-from bottleneck_lab.measure.kinds.feed.learner_api import IMAGE_SHAPE, SLOTS, Range
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS, Range
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES
 
 MAX_BATCH = 32
 CLASSES = 10
@@ -68,8 +69,8 @@ class Model:
 
 
 def _require_batch(images: Array) -> None:
-    if images.shape[1:] != IMAGE_SHAPE or str(images.dtype) not in ("uint8", "float32"):
+    if not IMAGES.fit(images):
         shape = "×".join(map(str, images.shape))
-        raise ValueError(f"the model takes images of N×3×224×224, uint8 or float32; these are {shape}, {images.dtype}")
+        raise ValueError(f"the model takes {IMAGES}; these are {shape}, {images.dtype}")
     if not 1 <= len(images) <= MAX_BATCH:
         raise ValueError(f"the model takes batches of 1 to {MAX_BATCH} images; this one has {len(images)}")

@@ -9,10 +9,11 @@ from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran
 from bottleneck_lab.measure.channel.session import Role, Session
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess
-from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
 from bottleneck_lab.measure.kinds.requests.session import ServerSession, listen, start_server
 from bottleneck_lab.measure.kinds.server import ServerSettings
 from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES
 
 PROGRAM = "bottleneck_lab.measure.kinds.server.script"
 DEVICE = "bottleneck_lab.measure.kinds.server.device"
@@ -27,7 +28,7 @@ def device_times_s(settings: ServerSettings, preprocess_s: float) -> tuple[float
 def start_device(context: Context[ServerSettings], times_s: tuple[float, float]) -> DeviceProcess:
     """A device that takes these times: for any batch, and for each image in it."""
     options = ["--fixed-s", repr(times_s[0]), "--image-s", repr(times_s[1])]
-    return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * BYTES_PER_IMAGE)
+    return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * IMAGES.largest_bytes)
 
 
 class DeviceSession(ServerSession):

@@ -1,0 +1,37 @@
+"""Train a model that knows pumps by how they shake. Alone: python train.py FOLDER"""
+
+import csv
+
+import numpy as np
+import recipe
+from torch.utils.data import DataLoader, Dataset
+
+
+class Windows(Dataset):
+    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump it is of."""
+
+    def __init__(self, data):
+        self.data, self.kinds = data, recipe.kinds(data)
+
+    def __getitem__(self, sample):
+        index, seed, epoch = sample
+        with recipe.recording(self.data, index).open() as file:
+            readings = np.array([float(row["reading"]) for row in csv.DictReader(file)])
+        at = recipe.begin(seed, epoch, index)
+        window = readings[at : at + recipe.WINDOW]
+        window = (window - window.mean()) / window.std()
+        return window.astype(np.float32), self.kinds[index]
+
+
+def train(accelerator, data, cache):
+    windows = Windows(data)
+    for epoch in accelerator.epochs():
+        samples = [(index, epoch.seed, epoch.number) for index in epoch.order]
+        loader = DataLoader(windows, batch_size=recipe.BATCH, sampler=samples, num_workers=1)
+        for batch, labels in recipe.batches(loader):
+            accelerator.step(batch, labels)  # queues the step; the device runs it when it is free
+    accelerator.synchronize()
+
+
+if __name__ == "__main__":
+    recipe.main(train)
