@@ -134,9 +134,9 @@ def loader_time(shipped: Shipped) -> Callable[[str], Callable[[str, Any, int], f
         from torch.utils.data import DataLoader  # noqa: PLC0415 - other judges do without torch
 
         dataset, keys = shipped(Path(data), [int(index) for index in indices], seed)
-        timed = _TimedReading(dataset)
-        loader = DataLoader(timed, batch_sampler=[keys[:2], keys], num_workers=1, collate_fn=timed.collate)
-        return list(loader)[-1]
+        timed: Any = _TimedReading(dataset)
+        loader: Any = DataLoader(timed, batch_sampler=[keys[:2], keys], num_workers=1, collate_fn=timed.collate)
+        return float(list(loader)[-1])
 
     return lambda _device: seconds
 

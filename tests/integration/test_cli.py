@@ -709,9 +709,7 @@ class TestDev:
     def test_a_new_lab_of_a_kind_outside_any_known_folder_says_how_to_be_found(self, tmp_path, kind, parts):
         author, pack = Learner(tmp_path), tmp_path / "my pack"
         pack.mkdir()
-        made = author.lab(
-            "dev", "new", "desk", "--kind", kind, "--course", "beginner", "--entry", "desk.py", at=pack
-        )
+        made = author.lab("dev", "new", "desk", "--kind", kind, "--course", "beginner", "--entry", "desk.py", at=pack)
         assert made.returncode == 0, made.stderr
         assert made.stdout.count("made ") == parts, "a lab of the feed kind brings the generator of its data set"
         assert f"Next: `BOTTLENECK_LAB_PACKS='{pack}' lab dev check desk`." in made.stdout.replace("\n", " ")
