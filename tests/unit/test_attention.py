@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
 VARIANTS = sorted(path.parent for path in (ROOT / "tests" / "variants" / "fused-attention").glob("*/attention.cpp"))
-SETTINGS = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cpu"]["settings"]["judge"]
+DEVICES = tomllib.loads((LAB / "lab.toml").read_text())["devices"]
+SETTINGS = DEVICES["cpu"]["settings"]["judge"]
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to compile the kernels")
 
@@ -185,6 +186,21 @@ def test_cases_are_drawn_within_their_bands_with_the_tail_asked_for(judge):
             assert band["length"][0] <= shape.seq <= band["length"][1] + judge.TILE
             assert shape.seq % judge.TILE == band["tail"]
             assert (shape.dim, shape.causal, shape.threads) == (band["dim"], band["causal"], band.get("threads", 1))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_check_holds_short_middle_and_long_lengths_none_of_which_fills_its_last_tile(judge, device):
+    bands = {"cpu": [(193, 330), (385, 640), (769, 960)], "cuda": [(449, 1100), (1793, 2304), (4033, 8192)]}
+    drawn = set()
+    for seed in range(30):
+        names = judge.cases(np.random.default_rng(seed), DEVICES[device]["settings"]["judge"])
+        lengths = [judge.parse(name).seq for name in names]
+        drawn |= {*lengths}
+        for low, high in bands[device]:
+            assert sum(low <= length <= high for length in lengths) == 2, names
+        assert [length % 64 for length in lengths].count(8) == 2
+        assert all(length % 64 for length in lengths)
+    assert device == "cuda" or {200, 264, 328} <= drawn
 
 
 @pytest.mark.parametrize(

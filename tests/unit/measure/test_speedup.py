@@ -23,7 +23,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
     refuse_more_threads,
     refuse_overhead,
 )
-from bottleneck_lab.measure.kinds.speedup.results import spared, target_results
+from bottleneck_lab.measure.kinds.speedup.results import of_each, spared, target_results
 from bottleneck_lab.measure.kinds.speedup.sampling import sample
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 from bottleneck_lab.measure.verifier import check_lab
@@ -287,6 +287,13 @@ def test_a_second_thread_s_share_of_the_work_is_charged_as_time():
     assert made.states() == {"speedup": State.FAIL}
     made.cpu_s = 0.9 * 0.12
     assert made.charged().ratios() == pytest.approx([1.04] * 12)
+
+
+def test_every_case_is_named_with_what_it_came_to_where_there_are_several():
+    short, long = case(0.72, 0.0, pairs=12), case(1.3, 0.0, pairs=16)
+    short.name, long.name = "length 200", "length 872"
+    assert of_each([short, long]) == ["length 200: 0.72x in 12 pairs", "length 872: 1.30x in 16 pairs"]
+    assert of_each([short]) == []
 
 
 @pytest.mark.parametrize("learner_s", [0.001, 1.0, 20.0])
