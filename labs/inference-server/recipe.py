@@ -2,6 +2,7 @@
 
 import argparse
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,10 @@ def main(serve: Callable[[socket.socket, Any], None]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
-    with socket.create_server(("127.0.0.1", options.port)) as listener:
+    try:
+        listener = socket.create_server(("127.0.0.1", options.port))
+    except OSError as error:
+        sys.exit(f"Port {options.port} cannot be used: {error.strerror}. Name another with --port.")
+    with listener:
         print(f"curl --data-binary @photo.jpg http://127.0.0.1:{options.port}/classify")
         serve(listener, TorchModel())

@@ -203,3 +203,9 @@ def test_a_profile_of_the_next_batches_can_be_asked_for(place):
     names = {event.get("name") for event in json.loads(gzip.decompress(body))["traceEvents"]}
     assert {"queue", "preprocess", "postprocess"} <= names
     assert place.ask(path="/profile?batches=0")[0] == 400
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(place, solution, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--port", str(place.port)])
+    with pytest.raises(SystemExit, match=rf"^Port {place.port} cannot be used: Address already in use"):
+        solution.recipe.main(solution.serve)
