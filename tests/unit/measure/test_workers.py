@@ -49,11 +49,12 @@ def fault(context, code: str, *inputs) -> LearnerFault:
     [
         ("does not compile", "does not compile"),
         ("forbidden call", "forbidden call"),
+        ("wrong output", "wrong output"),
         ("tampered", "crashed"),
         ("", "crashed"),
     ],
 )
-def test_a_binding_may_say_that_code_does_not_compile_and_nothing_graver(context, said, reason):
+def test_a_binding_may_say_what_it_refuses_code_for_and_nothing_graver(context, said, reason):
     """`tampered` is for the verifier to say."""
     code = f"""
         class Refused(RuntimeError):

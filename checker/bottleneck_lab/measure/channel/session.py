@@ -283,4 +283,4 @@ def start_worker(
 
 def _reason(failed: Failed) -> str:
     """A binding that refuses the learner's code says so with an exception's `reason`; anything else that a worker reports is a crash."""
-    return failed.reason if failed.reason in ("forbidden call", "does not compile") else "crashed"
+    return failed.reason if failed.reason in ("forbidden call", "does not compile", "wrong output") else "crashed"
