@@ -22,10 +22,11 @@ from bottleneck_lab.catalog import content_root, find_lab
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.feed.learner_api import BYTES_PER_IMAGE, SLOTS
-from bottleneck_lab.measure.kinds.server import gateway
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
+from bottleneck_lab.measure.kinds.server import gateway, tritonserver
 from bottleneck_lab.measure.kinds.server.gateway import Gateway, infer_request
 from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES
 from bottleneck_lab.measure.kinds.server.tritonserver import (
     TritonError,
     Tritonserver,
@@ -156,6 +157,17 @@ def test_what_triton_tells_of_its_models_is_shown():
     assert shown[-1].split() == ["classify", "0", "0.0", "0.0", "0.0"]
 
 
+def test_what_a_killed_server_left_in_shared_memory_is_removed_and_no_others(tmp_path, monkeypatch):
+    memory, temporary = tmp_path / "shm", tmp_path / "tmp"
+    (temporary / "tritonserver-1").mkdir(parents=True)
+    memory.mkdir()
+    for name in ("tritonserver-1abc", "tritonserver-2abc", "other"):
+        (memory / name).touch()
+    monkeypatch.setattr(tritonserver, "_SHARED_MEMORY", memory)
+    tritonserver.clear(temporary)
+    assert {each.name for each in memory.iterdir()} == {"tritonserver-2abc", "other"}
+
+
 class FakeTriton:
     """Speaks Triton's protocol on a port; answers as it is told to."""
 
@@ -277,7 +289,7 @@ def test_a_request_says_how_long_its_parts_are():
 def device():
     """Function: a device's process, as the environment of models finds it."""
     pairs = [socket.socketpair(), socket.socketpair()]
-    arena = Arena.create(SLOTS * MAX_BATCH * BYTES_PER_IMAGE)
+    arena = Arena.create(SLOTS * MAX_BATCH * IMAGES.largest_bytes)
     fds = [pairs[0][0].fileno(), pairs[1][0].fileno(), arena.fd]
     options = zip(("--host", "--verifier", "--arena", "--fixed-s", "--image-s"), [*fds, 0.01, 0.001], strict=True)
     command = [sys.executable, "-m", "bottleneck_lab.measure.kinds.server.device"]

@@ -103,7 +103,10 @@ def serve_locally(
     options = [part for option, fd in fds.items() for part in (option, str(fd))]
     options += [*place.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(place.program, context, options)
-    status = stream(command, context.workspace, context.janitor, on_line, {}, tuple(fds.values()))
+    temporary = {
+        "TMPDIR": str(context.janitor.folder)
+    }  # what a server that is killed leaves there goes with the folder
+    status = stream(command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values()))
     os.close(theirs)
     place.end()
     worker.join()

@@ -107,4 +107,7 @@ def _serve(bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None)
         }
         options = ("--environment", str(bench.triton)) if bench.triton else ()
         place = Place(CHILD, fds, device.channel, device.end, options)
-        return serve_locally(context, place, bench.load, work, on_line, trace)
+        try:
+            return serve_locally(context, place, bench.load, work, on_line, trace)
+        finally:
+            tritonserver.clear(context.janitor.folder)

@@ -38,6 +38,8 @@ EXIT_S = 1
 LAST_LINES = 12
 _CHOICE = re.compile(r"""^SERVER\s*=\s*["'](\w*)["']""", re.MULTILINE)
 _MAX_BATCH = re.compile(r"^(max_batch_size:\s*)(\d+)", re.MULTILINE)
+_PREFIX = "tritonserver-"
+_SHARED_MEMORY = Path("/dev/shm")
 _STAMP = re.compile(r"^E\d{4} [\d:.]+ \d+ \S+\] ")
 
 
@@ -90,7 +92,7 @@ class Tritonserver:
     def __init__(self, home: Path, repository: Path, fds: Mapping[str, int]) -> None:
         self._home = home
         self._fds = dict(fds)
-        self._scratch = Path(tempfile.mkdtemp(prefix="tritonserver-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._log = self._scratch / "log"
         self._shared = self._scratch.name
         self._repository = repository
@@ -138,8 +140,7 @@ class Tritonserver:
         for process in psutil.process_iter(["cmdline"]):
             if any(self._shared in word for word in process.info["cmdline"] or ()):
                 process.kill()
-        for region in Path("/dev/shm").glob(f"{self._shared}*"):  # one that was killed leaves them
-            region.unlink(missing_ok=True)
+        clear(self._scratch.parent, self._shared)
 
     def statistics(self) -> str:
         """What Triton itself tells of its models since it was started, as text; nothing where it cannot be asked."""
@@ -192,6 +193,13 @@ class Tritonserver:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+def clear(folder: Path, name: str = f"{_PREFIX}*") -> None:
+    """Removes what servers left in shared memory whose scratch folders, of that name, lie in `folder`: one that is killed leaves it."""
+    for scratch in folder.glob(name):
+        for region in _SHARED_MEMORY.glob(f"{scratch.name}*"):
+            region.unlink(missing_ok=True)
 
 
 def device_fds(socket_fd: int, arena_fd: int) -> dict[str, int]:
