@@ -297,6 +297,13 @@ def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy
 
 
 def _data() -> list[Requirement]:
-    made = is_made("photos")
-    found = str(dataset_root("photos")) if made else "not created yet, or not complete"
-    return [Requirement("photos", made, found, "the labs on images", "recommended", "" if made else "lab data")]
+    return [
+        _made("photos", "the labs on images", "recommended", "lab data"),
+        _made("tritonserver", "a lab's server on a real Triton Inference Server", "optional", "lab data tritonserver"),
+    ]
+
+
+def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
+    made = is_made(name)
+    found = str(dataset_root(name)) if made else "not created yet, or not complete"
+    return Requirement(name, made, found, unlocks, need, "" if made else remedy)
