@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.analysis.quality import Ground, Quality
 from bottleneck_lab.analysis.ranks import Straggler
+from bottleneck_lab.analysis.serving import ServingUse
 from bottleneck_lab.analysis.syncs import SyncRow
 from bottleneck_lab.analysis.transfers import CopyRow
 
@@ -90,6 +91,7 @@ class Evidence(msgspec.Struct, frozen=True):
     steps: int
     wall_ns: int
     lines: list[LineRow] = []
+    serving: ServingUse | None = None
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
@@ -158,24 +160,33 @@ def _on_cpu(seen: Evidence) -> bool:
     return bool(seen.devices) and all(use.is_cpu for use in seen.devices)
 
 
+_LOAD_AHEAD = (
+    "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers), make each sample cheaper (decode at reduced size, "
+    "cheaper transforms, pre-processed data)"
+)
+_PREPARE_AHEAD = (
+    "Prepare the next batch while the device works on this one, in several threads or processes; make each request's preparation cheaper "
+    "(decode at reduced size, cheaper transforms), or decode on the device (DALI)."
+)
+
+
 def _input(seen: Evidence) -> list[Finding]:
     share = _cause_share(seen, "input")
     if share < IDLE_SHARE:
         return []
     if _on_cpu(seen):  # a CPU that prepares input is not idle
         title, evidence = "The model waits for data", f"For {share:.0%} of the time no operator of the model ran"
-        last = "cheaper transforms, pre-processed data), and give the loader and the model cores of their own."
+        advice = f"{_LOAD_AHEAD}, and give the loader and the model cores of their own."
     else:
         title, evidence = "The device waits for data", f"For {share:.0%} of the time the device did no work"
-        last = "cheaper transforms, pre-processed data) or decode on the device (DALI)."
+        advice = _PREPARE_AHEAD if seen.serving else f"{_LOAD_AHEAD} or decode on the device (DALI)."
     return [
         _finding(
             "input-starved",
             title,
             f"{evidence} while the main thread waited for or prepared the next batch.",
             "input-bound",
-            "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers), make each sample cheaper (decode at reduced size, "
-            + last,
+            advice,
             share,
         )
     ]

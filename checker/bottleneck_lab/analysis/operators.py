@@ -98,7 +98,7 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
         by_name(calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)] * outermost),
     ]
     times = np.bincount(operators.name, minlength=count)
-    ranking = sums[2] if len(timeline.device) else sums[0]
+    ranking = sums[2] if sums[2].any() else sums[0]
     whole = max(int(ranking.sum()), 1)
     best = [i for i in np.lexsort((-sums[0], -sums[3], -ranking))[:top].tolist() if times[i]]
     return [

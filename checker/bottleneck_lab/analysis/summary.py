@@ -21,7 +21,7 @@ from bottleneck_lab.analysis.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
-from bottleneck_lab.analysis.window import Step, begun_inside, find_steps, find_window
+from bottleneck_lab.analysis.window import Step, Window, begun_inside, find_steps, find_window
 from bottleneck_lab.analysis.workers import WorkerUse, find_workers
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -109,7 +109,7 @@ def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
 
 def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    seen, quality = _gather_evidence(timeline, inside, uses, [step.cost_ns for step in steps], window.length)
+    seen, quality = _gather_evidence(timeline, inside, uses, [step.cost_ns for step in steps], window)
     findings, withheld = doubt(find_findings(seen), quality)
     lengths = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
@@ -143,12 +143,12 @@ def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: 
         collectives=find_collectives(inside),
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
-        serving=find_serving(timeline, window),
+        serving=seen.serving,
     )
 
 
 def _gather_evidence(
-    timeline: Timeline, inside: Timeline, uses: Callable[[], list[DeviceUse]], step_ns: list[int], wall_ns: int
+    timeline: Timeline, inside: Timeline, uses: Callable[[], list[DeviceUse]], step_ns: list[int], window: Window
 ) -> tuple[Evidence, Quality]:
     """What findings are drawn from, and whether it can be relied on. `inside`: what of the timeline began in its window."""
     (operators, syncs, lines), (devices, quality) = _beside(
@@ -166,7 +166,8 @@ def _gather_evidence(
         stragglers=find_stragglers(timeline),
         step_ns=step_ns,
         steps=len(step_ns),
-        wall_ns=wall_ns,
+        wall_ns=window.length,
+        serving=find_serving(timeline, window),
     )
     return seen, quality
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.gaps import Cause
+from bottleneck_lab.analysis.gaps import OUTSIDE, Cause
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
@@ -90,7 +90,8 @@ def for_check(criteria: list[CriterionSpec], results: list[CriterionResult]) -> 
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
-    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1) and one ratio.
+    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1; from the first work
+    to the last where no steps are marked) and one ratio.
 
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
     `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
@@ -113,14 +114,15 @@ def figures_of(summary: Summary) -> dict[str, float]:
 
 
 def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
-    wall = sum(use.wall_ns for use in devices)
-    if not wall:
+    time = sum(use.working_ns for use in devices)
+    if not time:
         return {}
-    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / wall for part in _PARTS}
-    for use in devices:
-        for cause in use.gap_causes:
-            key = f"idle_{cause.cause}_share"
-            shares[key] = shares.get(key, 0.0) + cause.idle_ns / wall
+    outside = sum(use.wall_ns for use in devices) - time
+    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / time for part in _PARTS}
+    shares["idle_share"] -= outside / time
+    for cause in (cause for use in devices for cause in use.gap_causes if cause.cause not in OUTSIDE):
+        key = f"idle_{cause.cause}_share"
+        shares[key] = shares.get(key, 0.0) + cause.idle_ns / time
     sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
     return {**shares, "overlap_share": 1 - exposed / sent if sent else 1.0}
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
+from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.device import STRIP
 from bottleneck_lab.analysis.findings import Finding
-from bottleneck_lab.analysis.gaps import Gap
+from bottleneck_lab.analysis.gaps import OUTSIDE, Gap
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -43,7 +44,7 @@ def render_summary(summary: Summary, console: Console) -> None:
         _print_evidence(sheet, summary)
     elif parts:
         lead = _lead(parts)
-        _print_biggest(sheet, lead)
+        _print_biggest(sheet, summary, lead)
         _print_inside(sheet, summary, lead)
     _print_memory(sheet, summary)
     _print_workers(sheet, summary)
@@ -160,16 +161,17 @@ def _lead(parts: Sequence[Part]) -> Part:
     return next((part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0])
 
 
-def _print_biggest(sheet: Sheet, biggest: Part) -> None:
+def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     title = "The biggest block" if biggest.key == "compute" else "Where most is lost"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
-    if biggest.share < _NEARLY_ALL:
-        gain = 1 / (1 - biggest.share)
-        sheet.line(
-            f"Removing this alone would make the run {gain:.2f}x as fast (Amdahl).",
-            indent=3,
-        )
+    wall = sum(use.wall_ns for use in summary.devices)
+    working = sum(use.working_ns for use in summary.devices)
+    in_loop = biggest.cause not in OUTSIDE
+    share = biggest.ns / (working if in_loop else wall)
+    if share < _NEARLY_ALL:
+        whole = "what runs from the first work to the last" if in_loop and working < wall else "the run"
+        sheet.line(f"Removing this alone would make {whole} {ceiling(share):.2f}x as fast (Amdahl).", indent=3)
 
 
 def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -221,7 +223,8 @@ def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> Non
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:
     for use in summary.launches[:TOP]:
-        text = f"{use.kernels_per_step:,.0f} kernels a step, half of them under {words.format_duration(use.median_kernel_ns)}"
+        count = f"{use.kernels_per_step:,.0f} kernels a step" if summary.steps else f"{use.kernels:,} kernels"
+        text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.report.console_summary import render_summary
 from bottleneck_lab.trace import load
 
@@ -85,3 +87,22 @@ def test_the_report_says_it(summary_of):
         in " ".join(text.split())
     )
     assert "0% of it while the device works" in text
+
+
+def test_advice_and_figures_are_those_of_a_server(summary_of):
+    """No advice on a training loop's loader; a share from the first batch to the last, as the reader is asked to measure it."""
+    summary = summary_of([event("preprocess", -400, 200), *in_turns()])
+    (finding,) = (finding for finding in [*summary.findings, *summary.withheld] if finding.id == "input-starved")
+    assert "num_workers" not in finding.advice
+    assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
+    told = StringIO()
+    render_summary(summary, Console(file=told, width=100))
+    ceiling = finding.expected_gain_ratio
+    assert f"would make what runs from the first work to the last {ceiling:.2f}x as fast" in told.getvalue()
+    assert "kernels a step" not in told.getvalue()
+
+
+def test_operators_that_launched_nothing_are_ranked_by_the_host_s_time(summary_of):
+    own = {"cat": "cpu_op"}
+    summary = summary_of([*in_turns(), event("aten::cat", 10, 3, **own), event("aten::copy_", 20, 1, **own)])
+    assert {row.name: row.share for row in summary.operators} == pytest.approx({"aten::cat": 0.75, "aten::copy_": 0.25})
