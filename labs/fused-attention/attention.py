@@ -207,15 +207,21 @@ def _load_cuda():
             stream, bf16 = torch.cuda.current_stream().cuda_stream, int(q.dtype == torch.bfloat16)
             launch_cuda(forward, *(x.data_ptr() for x in (q, k, v, out)), tuple(q.shape), causal, bf16, stream)
 
+    def on_gpu(array, dtype):
+        bits = array.dtype == np.uint16  # bfloat16, which NumPy does not know
+        return (
+            torch.from_numpy(array.view(np.int16)).cuda().view(dtype)
+            if bits
+            else torch.from_numpy(array).cuda().to(dtype)
+        )
+
     def attention(q, k, v, causal, weights, bf16=0):
         """sum over i of weights[i] * attention(q rolled by i heads, k, v): many launches to one transfer. Arrays of batch x heads x seq x dim.
 
         Once each head's queries have met all keys, every query is rolled by a place: no launch is asked what another was.
         """
         dtype = torch.bfloat16 if bf16 else torch.float16
-        q, k, v = (
-            torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1).contiguous() for array in (q, k, v)
-        )
+        q, k, v = (on_gpu(array, dtype).flatten(0, 1).contiguous() for array in (q, k, v))
         total, out = torch.zeros_like(q, dtype=torch.float32), torch.full_like(q, float("nan"))  # what is never written
         for shift, weight in enumerate(np.asarray(weights).tolist()):
             q = q.roll(1, 2) if shift and shift % len(q) == 0 else q

@@ -82,6 +82,8 @@ def threads(case: str) -> int | None:
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
     """One case for each entry of `settings.bands`, its batch and heads drawn, and its length: the band's `tail` beyond a multiple of 64, if it has one.
 
+    As many heads as come to `work_gflop` of arithmetic in a call, the band's own where it has one.
+
     So every check holds lengths that fill no tile, and none depends on the luck of the draw.
     """
     return [str(_draw(rng, band, float(settings["work_gflop"]))) for band in settings["bands"]]
@@ -92,7 +94,7 @@ def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> 
     seq = int(rng.integers(low, high + 1))
     seq += (band["tail"] - seq) % TILE if "tail" in band else 0
     flop = 4.0 * seq * seq * band["dim"] / (2 if band["causal"] else 1)
-    total = max(1, round(work_gflop * 1e9 / flop / band.get("launches", 1)))
+    total = max(1, round(band.get("work_gflop", work_gflop) * 1e9 / flop / band.get("launches", 1)))
     batch = int(rng.integers(1, min(4, total) + 1))
     return Shape(
         batch,
@@ -109,21 +111,40 @@ def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> 
 def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
     """Fresh normal q, k and v, and how to call."""
     shape = parse(case)
-    q, k, v = (
-        rng.standard_normal((shape.batch, shape.heads, shape.seq, shape.dim), dtype=np.float32) for _ in range(3)
-    )
-    return _call(rng, shape, q, k, v)
+    size = (shape.batch, shape.heads, shape.seq, shape.dim)
+    if shape.dtype == "fp32":
+        return _call(rng, shape, *(rng.standard_normal(size, dtype=np.float32) for _ in range(3)))
+    return _launched(rng, shape, *(_window(rng, pool, size) for pool in _pools(rng, case)))
+
+
+_SLACK = 1 << 16
+_drawn: dict[str, list[Array]] = {}
+
+
+def _pools(rng: np.random.Generator, case: str) -> list[Array]:
+    """Normal numbers for the q, k and v of a case, in its format, _SLACK more than a call takes: drawn once, which takes as long as ten calls."""
+    if case not in _drawn:
+        shape = parse(case)
+        count = shape.batch * shape.heads * shape.seq * shape.dim + _SLACK
+        _drawn[case] = [_coded(rng.standard_normal(count, dtype=np.float32), shape.dtype) for _ in range(3)]
+    return _drawn[case]
+
+
+def _window(rng: np.random.Generator, pool: Array, size: tuple[int, ...]) -> Array:
+    """So many numbers of a pool from a secret place on: rows begin elsewhere in each call, so that no answer is of use in another."""
+    begin = int(rng.integers(_SLACK + 1))
+    return pool[begin : begin + int(np.prod(size))].reshape(size)
 
 
 def _call(rng: np.random.Generator, shape: Shape, q: Array, k: Array, v: Array) -> list[Any]:
     if shape.dtype == "fp32":
         return [q, k, v, int(shape.causal), shape.threads]
-    weights = rng.uniform(0.5, 1.5, shape.launches)
-    if shape.dtype == "fp16":
-        q, k, v = (array.astype(np.float16) for array in (q, k, v))
-    else:  # no bfloat16 on the wire: float32 that holds bfloat16 values
-        q, k, v = (_to_bfloat16(array) for array in (q, k, v))
-    return [q, k, v, int(shape.causal), weights.astype(np.float32), int(shape.dtype == "bf16")]
+    return _launched(rng, shape, *(_coded(array, shape.dtype) for array in (q, k, v)))
+
+
+def _launched(rng: np.random.Generator, shape: Shape, q: Array, k: Array, v: Array) -> list[Any]:
+    weights = rng.uniform(0.5, 1.5, shape.launches).astype(np.float32)
+    return [q, k, v, int(shape.causal), weights, int(shape.dtype == "bf16")]
 
 
 def idle(inputs: list[Any]) -> list[Any]:
@@ -132,10 +153,19 @@ def idle(inputs: list[Any]) -> list[Any]:
     return [*arrays, causal, weights[:0], bf16]
 
 
-def _to_bfloat16(array: Array) -> Array:
-    """Rounded to nearest even at 8 bits of mantissa, still float32."""
+def _coded(array: Array, dtype: str) -> Array:
+    """As it travels: float16, or the bits of bfloat16, which NumPy does not know, rounded to nearest even."""
+    if dtype == "fp16":
+        return array.astype(np.float16)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def values(array: Array) -> Array:
+    """The numbers of an array that has travelled, float32."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(array, dtype=np.float32)
 
 
 _ODD_LENGTHS = (1, 2, 17, 63, 64, 65, 97, 131, 257)
@@ -213,7 +243,12 @@ def _hidden(rng: np.random.Generator, kind: str, shape: Shape) -> Array:
 def exact(q: Array, k: Array, v: Array, causal: bool, rows: Array | None = None) -> Array:
     """softmax(q kᵀ / sqrt(dim)) v in float64, for these rows of q (all, unless given). Arrays of heads x seq x dim."""
     rows = np.arange(q.shape[-2]) if rows is None else rows
-    q, k, v = (np.asarray(array, dtype=np.float64) for array in (q[:, rows], k, v))
+    return _attend(q[:, rows], k, v, causal, rows)
+
+
+def _attend(q: Array, k: Array, v: Array, causal: bool, rows: Array) -> Array:
+    """The same for queries that stand in these rows, each as often as it is there."""
+    q, k, v = (np.asarray(array, dtype=np.float64) for array in (q, k, v))
     scores = q @ k.swapaxes(-1, -2)
     scores /= np.sqrt(q.shape[-1])
     if causal:
@@ -232,6 +267,10 @@ class Sample(NamedTuple):
     rows: Array
 
 
+_AT_ONCE = 4_000_000
+"""Scores in memory at a time, where many launches are worked out together."""
+_BLOCK = 1 << 20
+"""Numbers that are compared at a time: they stay in the cache."""
 _SCORES = 500_000
 """Scores a call that are computed in float64, small calls wholly: they show how wrong the reference is, with which every element is compared."""
 
@@ -250,11 +289,21 @@ def _truth(shape: Shape, inputs: list[Any], sample: Sample) -> Array:
     heads = sample.heads
     if shape.dtype == "fp32":
         return exact(q[heads], k[heads], v[heads], shape.causal, sample.rows)
-    total, keys, values = np.zeros((len(heads), len(sample.rows), shape.dim)), *(x[heads].astype(float) for x in (k, v))
-    for shift, weight in enumerate(inputs[4]):
-        queries = np.roll(q[(heads - shift) % len(q)], shift // len(q), -1)
-        total += float(weight) * exact(queries, keys, values, shape.causal, sample.rows)
+    total, weights = np.zeros((len(heads), len(sample.rows), shape.dim)), np.asarray(inputs[4], np.float64)
+    at_once = max(1, _AT_ONCE // (len(heads) * len(sample.rows) * shape.seq))
+    for first in range(0, len(weights), at_once):
+        shifts = np.arange(first, min(first + at_once, len(weights)))
+        queries = [_queries(q, sample, int(shift)) for shift in shifts]
+        rows = np.tile(sample.rows, len(shifts))
+        answers = _attend(np.concatenate(queries, 1), values(k[heads]), values(v[heads]), shape.causal, rows)
+        total += np.einsum("s,hsrd->hrd", weights[shifts], answers.reshape(len(heads), len(shifts), -1, shape.dim))
     return total
+
+
+def _queries(q: Array, sample: Sample, shift: int) -> Array:
+    """The sample's queries of one launch: heads rolled by the launch's number and, when all have been by, every query by a place."""
+    heads = (sample.heads - shift) % len(q)
+    return np.roll(values(q[np.ix_(heads, sample.rows)]), shift // len(q), -1)
 
 
 _answers: dict[bytes, bytes] = {}
@@ -283,16 +332,26 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
     sample = _sample(shape)
     part, truth = np.ix_(sample.heads, sample.rows), _truth(shape, inputs, sample)
     q, k, v = inputs[:3]
-    # Where PyTorch's own answer is not a number (queries that see no key, on some GPUs), float64 alone tells.
-    defined, largest = np.isfinite(reference), float(np.abs(v).max())
-    scale, floor = _scale(shape, np.where(defined, reference, 0.0), largest), floor_of(shape)
+    largest, floor = _largest(v), floor_of(shape)
     scores = SCORE_ROUNDING * _longest(q) * _longest(k) / shape.dim**0.5 * largest * shape.launches**0.5
-    theirs = float((np.abs(reference[part] - truth) / scale[part]).max(where=defined[part], initial=0.0))
-    allowed = (ERROR_FACTOR * theirs + floor) * scale + scores
-    apart = np.subtract(got, reference, where=defined, out=np.zeros_like(got))
-    return _too_far(case, got[part] - truth, allowed[part]) or _too_far(
-        case, apart, allowed + (theirs + floor) * scale + scores
-    )
+    defined, scale = _seen(shape, reference[part], largest)
+    theirs = float((np.abs(reference[part] - truth) / scale).max(where=defined, initial=0.0))
+    share = ERROR_FACTOR * theirs + floor
+    if wrong := _too_far(case, got[part] - truth, share * scale + scores):
+        return wrong
+    heads = max(1, _BLOCK // got[0].size)
+    for block in (slice(first, first + heads) for first in range(0, len(got), heads)):
+        defined, scale = _seen(shape, reference[block], largest)
+        apart = np.subtract(got[block], reference[block], where=defined, out=np.zeros_like(got[block]))
+        if wrong := _too_far(case, apart, (share + theirs + floor) * scale + 2 * scores):
+            return wrong
+    return None
+
+
+def _seen(shape: Shape, reference: Array, largest: float) -> tuple[Array, Array]:
+    """Where the reference's answer is a number (queries that see no key have none on some GPUs: there float64 alone tells), and what errors are relative to."""
+    defined = np.isfinite(reference)
+    return defined, _scale(shape, np.where(defined, reference, 0.0), largest)
 
 
 def floor_of(shape: Shape) -> float:
@@ -313,10 +372,22 @@ def _scale(shape: Shape, reference: Array, largest: float) -> Array:
     return np.asarray(np.maximum(np.abs(reference).max(-1, keepdims=True), 1e-9 * largest))
 
 
+def _largest(numbers: Array) -> float:
+    """The largest without its sign. In 16 bits it is found by the bits, which are in the same order and compare faster."""
+    if numbers.dtype == np.float32:
+        return float(np.abs(numbers).max())
+    bits = (numbers.view(np.uint16) & 0x7FFF).max()
+    return float(values(np.atleast_1d(bits).view(numbers.dtype))[0])
+
+
 def _longest(vectors: Array) -> float:
     """The largest norm, of what is finite."""
-    finite = np.where(np.isfinite(vectors), vectors, 0).astype(np.float32)
-    return float(np.sqrt(np.einsum("...d,...d->...", finite, finite).max()))
+    rows = np.asarray(vectors).reshape(-1, vectors.shape[-1])
+    step, longest = _BLOCK // rows.shape[1], 0.0
+    for numbers in (values(rows[first : first + step]) for first in range(0, len(rows), step)):
+        finite = np.where(np.isfinite(numbers), numbers, 0)
+        longest = max(longest, float(np.einsum("nd,nd->n", finite, finite).max()))
+    return longest**0.5
 
 
 def _too_far(case: str, difference: Array, allowed: Array) -> str | None:

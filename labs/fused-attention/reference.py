@@ -25,11 +25,18 @@ def _cpu(q, k, v, causal, threads=1):
         ).numpy()
 
 
+def _on_gpu(array, dtype):
+    """The bits of bfloat16 as they are, other numbers in that precision."""
+    if array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16)).cuda().view(dtype)
+    return torch.from_numpy(array).cuda().to(dtype)
+
+
 @torch.inference_mode()
 def _cuda(q, k, v, causal, weights, bf16=0):
     dtype = torch.bfloat16 if bf16 else torch.float16
     shape = q.shape
-    q, k, v = (torch.from_numpy(np.asarray(array)).cuda().to(dtype).flatten(0, 1) for array in (q, k, v))
+    q, k, v = (_on_gpu(array, dtype).flatten(0, 1) for array in (q, k, v))
     total = torch.zeros(shape, device=q.device, dtype=torch.float32)
     with sdpa_kernel(BACKEND):
         for shift, weight in enumerate(np.asarray(weights).tolist()):

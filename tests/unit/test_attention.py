@@ -235,7 +235,7 @@ def test_the_gpu_cases_are_judged_in_their_own_precision(judge, dtype):
     """Several launches on rolled queries come back as one weighted sum."""
     shape, rng = judge.Shape(2, 2, 65, 64, True, dtype=dtype, launches=3), np.random.default_rng(1)
     inputs = judge.make_inputs(rng, str(shape), LAB, SETTINGS)
-    q, k, v = (np.asarray(x, dtype=np.float64).reshape(4, 65, 64) for x in inputs[:3])
+    q, k, v = (judge.values(x).reshape(4, 65, 64) for x in inputs[:3])
     right = sum(w * judge.exact(np.roll(q, i, 0), k, v, True) for i, w in enumerate(inputs[4])).astype(np.float32)
     assert judge.judge(str(shape), inputs, [right], [right], SETTINGS) is None
     assert "Off by" in judge.judge(str(shape), inputs, [right * 1.05], [right], SETTINGS)
@@ -350,7 +350,7 @@ def test_many_launches_in_half_precision_are_told_from_less_work(judge, monkeypa
     shape = judge.Shape(1, 2, 65, 64, causal, dtype=dtype, launches=launches)
     inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
     kind = torch.bfloat16 if dtype == "bf16" else torch.float16
-    q, k, v = (torch.from_numpy(array.astype(np.float32))[0].to(kind) for array in inputs[:3])
+    q, k, v = (torch.from_numpy(judge.values(array))[0].to(kind) for array in inputs[:3])
     q = torch.stack([q.roll(shift // 2, 2).roll(shift, 0) for shift in range(launches)])
     mask = torch.full((65, 65), -np.inf).triu(1) if causal else torch.zeros(65, 65)
     right, wrong = _launches(torch, q, k, v, mask, kind)
@@ -429,5 +429,5 @@ def test_the_gpu_cases_fit_the_shared_memory(judge):
     settings = tomllib.loads((LAB / "lab.toml").read_text())["devices"]["cuda"]["settings"]
     for seed in range(20):
         for shape in map(judge.parse, judge.cases(np.random.default_rng(seed), settings["judge"])):
-            inputs = 3 * shape.batch * shape.heads * shape.seq * shape.dim * (4 if shape.dtype == "bf16" else 2)
+            inputs = 3 * shape.batch * shape.heads * shape.seq * shape.dim * 2
             assert inputs < 0.9 * settings["arena_mb"] * 2**20 / 2

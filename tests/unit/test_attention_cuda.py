@@ -115,7 +115,7 @@ def bits(array: np.ndarray, bf16: bool) -> np.ndarray:
     """The array as the kernel's 16-bit format, to nearest even."""
     if not bf16:
         return np.ascontiguousarray(array.astype(np.float16)).view(np.uint16)
-    return np.ascontiguousarray(JUDGE._to_bfloat16(array).view(np.uint32) >> 16).astype(np.uint16)
+    return JUDGE._coded(array, "bf16")
 
 
 def values(array: np.ndarray, bf16: bool) -> np.ndarray:
