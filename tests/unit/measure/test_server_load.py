@@ -169,6 +169,16 @@ def test_a_generator_that_was_late_or_busy_says_so():
     assert "cores" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), cores=0.95))
 
 
+def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
+    late, unsent = made_up(np.full(100, 0.1), late_s=0.0024, cores=0.3), made_up(np.full(100, 0.1))
+    unsent.sent_ns[:10] = 0
+    said = figures.audit([late, unsent])
+    assert (
+        said
+        == "The load generator sent 190 of 200 requests, one in a hundred more than 2.4 ms late, on 0.30 cores at most."
+    )
+
+
 def test_both_loops_are_drawn_to_one_scale():
     text = compare_loops(made_up(np.full(200, 0.05)), made_up(np.full(200, 0.5)), 16, 100.0)
     assert "coordinated omission" in text

@@ -344,4 +344,4 @@ def notes(found: Found) -> list[str]:
         told.append(
             f"In an open loop your server sustains {found.sustained:.0f} requests/s within the bound, {found.sustained / before:.1f} times the plateau."
         )
-    return told
+    return [*told, figures.audit(found.levels)] if found.levels else told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ def window_p99s_ms(level: Level, seconds: float) -> list[float]:
     number = ((level.begun_ns - level.begun_ns[0]) / (seconds * 1e9) * count).astype(int).clip(0, count - 1)
     latencies_s = level.latencies_s()
     return [p99_ms(latencies_s[number == window]) for window in range(count) if (number == window).any()]
+
+
+def audit(levels: Sequence[Level]) -> str:
+    """What the generator says of itself over all levels, as a sentence: what it sent of what was due, how late (p99), and what it used of the machine."""
+    due = sum(len(level.sent_ns) for level in levels)
+    sent = sum(int((level.sent_ns > 0).sum()) for level in levels)
+    late_ms = 1000 * np.quantile(np.concatenate([level.lateness_s() for level in levels]), 0.99) if sent else 0.0
+    cores = max((level.cores for level in levels), default=0.0)
+    return f"The load generator sent {sent} of {due} requests, one in a hundred more than {late_ms:.1f} ms late, on {cores:.2f} cores at most."
 
 
 def bottleneck_of_its_own(level: Level) -> str | None:
