@@ -7,6 +7,7 @@ import io
 import socket
 import threading
 import time
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,6 +18,7 @@ from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.measure.kinds.requests import figures
 from bottleneck_lab.measure.kinds.requests.level import Level, Load
 from bottleneck_lab.measure.kinds.requests.load import LOST
+from bottleneck_lab.measure.kinds.requests.local import compare
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.kinds.requests.messages import Messages, message
 from bottleneck_lab.measure.kinds.server.device import levels
@@ -177,6 +179,12 @@ def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
         said
         == "The load generator sent 190 of 200 requests, one in a hundred more than 2.4 ms late, on 0.30 cores at most."
     )
+
+
+def test_where_nothing_is_answered_no_loops_are_compared():
+    said, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
+    compare(SimpleNamespace(address="here", follow=None), load, 16, said.append)
+    assert said == ["16 clients at once were answered nothing within 6 s: there is no rate to compare at.\n"]
 
 
 def test_both_loops_are_drawn_to_one_scale():

@@ -67,6 +67,11 @@ def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> N
     """Loads the server in a closed loop, then at that rate in an open one; says what both found."""
     closed = load.closed(server.address, clients, LOOP_S, server.follow)
     rate = closed.rate(LOOP_S)
+    if not rate:
+        on_line(
+            f"{clients} clients at once were answered nothing within {LOOP_S:.0f} s: there is no rate to compare at.\n"
+        )
+        return
     opened = load.open(server.address, rate, LOOP_S, server.follow)
     on_line(compare_loops(closed, opened, clients, rate))
 
