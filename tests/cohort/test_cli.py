@@ -7,10 +7,15 @@ import os
 import re
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.settings import change_settings
 
 from .fake_job import COMMAND
 from .serving import RUNNER, Process, Visitor, free_port, wait_until_it_answers
@@ -39,11 +44,30 @@ def good(*arguments: str, home: Path, at: Path | None = None) -> str:
 
 
 @pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The same in this process, which has imported everything already, beside the learner's folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, home: Path) -> str:
+        monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(home))
+        done = CliRunner().invoke(app, [*arguments], prog_name="lab", catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
 def served(tmp_path):
-    """A cohort as `lab cohort create` makes it and `lab cohort serve` serves it; the runner's check is the tests' own."""
+    """A cohort as `lab cohort create` makes it and `lab cohort serve` serves it, with no pause between submissions.
+
+    The runner's check is the tests' own.
+    """
     home, port = tmp_path / "instructor", free_port()
     good("cohort", "create", "Autumn workshop", home=home)
     folder = tmp_path / "autumn-workshop"
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        change_settings(connection, min_interval_s=0)
     command = [*LAB, "cohort", "serve", "--folder", str(folder), "--port", str(port), "--no-runner"]
     with (tmp_path / "serve.out").open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
@@ -57,7 +81,7 @@ def served(tmp_path):
             process.wait()
 
 
-def test_a_workshop_on_the_command_line(served):
+def test_a_workshop_on_the_command_line(served, here):
     place, folder, port, server = served
     home, said = place / "ada", (place / "serve.out").read_text()
     url, code = re.search(r"lab join (\S+) (\S+)", said).groups()
@@ -77,7 +101,6 @@ def test_a_workshop_on_the_command_line(served):
     failed = lab("submit", home=home, at=work)
     assert (failed.returncode, "Verified: measured and signed" in failed.stdout) == (1, True)
     (work / "work.py").write_text("# right\n")
-    time.sleep(5)  # between two submissions of one learner
     passed = lab("submit", "--json", home=home, at=work)
     assert passed.returncode == 0, passed.stderr
     standing = json.loads(passed.stdout)
@@ -85,31 +108,31 @@ def test_a_workshop_on_the_command_line(served):
     (verdict,) = [file for file in (home / "cohort" / "verdicts").iterdir() if standing["submission"] in file.name]
     key = str(folder / "key" / "cohort.pem.pub")
     for file in (receipt, verdict):
-        good("verify", str(file), "--key", key, home=home)
-    assert "✓ slow: 2 submitted" in good("status", home=home)
-    link = good("status", "--web", home=home).strip()
+        here("verify", str(file), "--key", key, home=home)
+    assert "✓ slow: 2 submitted" in here("status", home=home)
+    link = here("status", "--web", home=home).strip()
     assert Visitor(port).get(link.removeprefix(url)).status == 303
-    status = json.loads(good("cohort", "status", "--json", "--folder", str(folder), home=home))
+    status = json.loads(here("cohort", "status", "--json", "--folder", str(folder), home=home))
     assert [row["passed"] for row in status["rows"]] == [1]
-    instructors(place, folder, home)
+    instructors(place, folder, partial(here, home=home))
     server.terminate()
     assert server.wait(20) == 0
 
 
-def instructors(place: Path, folder: Path, home: Path) -> None:
+def instructors(place: Path, folder: Path, here) -> None:
     """What an instructor does while it runs."""
     about = ("--folder", str(folder))
     (place / "roster.csv").write_text("student_id,name\ns1,Grace Hopper\n")
-    assert "Roster: 1 added, 0 corrected." in good("cohort", "roster", "roster.csv", *about, home=home)
-    good("cohort", "export", "nbgrader", "-o", "grades.csv", *about, home=home)
+    assert "Roster: 1 added, 0 corrected." in here("cohort", "roster", "roster.csv", *about)
+    here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
     assert "Hopper" in (place / "grades.csv").read_text()
-    assert "password" in good("cohort", "staff", "Grace", *about, home=home)
-    assert "/login/" in good("cohort", "link", *about, home=home)
-    assert "2 submissions are queued again" in good("cohort", "regrade", "slow", *about, home=home)
-    good("cohort", "backup", "backup.tar", *about, home=home)
-    good("cohort", "restore", "backup.tar", "--folder", "restored", home=home)
-    assert "2 learners, 1 labs passed" in good("cohort", "status", "--folder", "restored", home=home)
-    again = lab("cohort", "create", "Autumn workshop", home=home)
+    assert "password" in here("cohort", "staff", "Grace", *about)
+    assert "/login/" in here("cohort", "link", *about)
+    assert "2 submissions are queued again" in here("cohort", "regrade", "slow", *about)
+    here("cohort", "backup", "backup.tar", *about)
+    here("cohort", "restore", "backup.tar", "--folder", "restored")
+    assert "2 learners, 1 labs passed" in here("cohort", "status", "--folder", "restored")
+    again = lab("cohort", "create", "Autumn workshop", home=place / "ada")
     assert (again.returncode, "holds a cohort already" in again.stderr) == (2, True)
 
 

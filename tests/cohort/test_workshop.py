@@ -116,7 +116,7 @@ def link(room, person) -> str:
 
 @pytest.mark.browser
 @pytest.mark.timeout(600)
-def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path):
+def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     room, port, _, _ = workshop
     with room.cohort.database.writing() as connection:
         code, instructor = people.join_codes(connection)[0], people.the_instructor(connection, time.time())
@@ -140,51 +140,53 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser, tmp_path)
     assert page.locator(".matrix .cell.fail").count() == 12
     assert page.locator("#stuck-title + div tbody tr").count() == 6
     assert page.title() == "Room · Autumn workshop"
-    look(page, tmp_path, "room")
+    look(page, "room")
     page.locator(".matrix a", has_text="01 wrong").click()
     page.wait_for_selector("text=Attempts")
     page.locator("tbody a").first.click()
     page.wait_for_selector(".diff .added")
     assert page.locator("text=memory bandwidth → the loop in Python").count() == 1
-    look(page, tmp_path, "submission")
+    look(page, "submission")
     page.locator("text=Report of the capture").click()
     page.wait_for_selector("text=Findings")
     page.wait_for_selector("canvas")
-    page.screenshot(path=Path(os.environ.get("LAB_PICTURES", tmp_path)) / "capture.png", full_page=True)
+    picture(page, "capture")
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     page.wait_for_selector("[data-histogram][data-ready]")
-    look(page, tmp_path, "lab")
+    look(page, "lab")
     for path in ("settings", "grades", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
-        look(page, tmp_path, path.split("/")[0])
+        look(page, path.split("/")[0])
     page.context.clear_cookies()
     page.goto(f"http://127.0.0.1:{port}/room")
     page.wait_for_selector("text=Log in")
-    look(page, tmp_path, "login")
+    look(page, "login")
     assert complaints == []
 
 
-def look(page, folder: Path, name: str) -> None:
-    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that axe-core finds.
-
-    The pictures go to $LAB_PICTURES, where that is set.
-    """
-    pictures = Path(os.environ.get("LAB_PICTURES", folder))
+def look(page, name: str) -> None:
+    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that axe-core finds."""
     for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
         for scheme in ("light", "dark"):
-            page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
-            page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert wide <= 0, f"{name} is {wide} px too wide at {width}"
+            picture(page, f"{name}-{width}-{scheme}")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{name} is {wide} px too wide at {width}"
         found = Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], f"{name} at {width}"
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
 
 
+def picture(page, name: str) -> None:
+    """Of the whole page, for people to look at, where $LAB_PICTURES says in which folder."""
+    if folder := os.environ.get("LAB_PICTURES"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
 def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_url, request):
-    """`kill -9` of server, runner and, where it is a server, database: again and again, while twelve learners submit and try again."""
+    """`kill -9` of server, runner and, where it is a server, database: again and again, while eight learners submit and try again."""
     database = request.getfixturevalue("postgresql") if database_url else None
     with held(room) as (_, port, server, runner):
         kill_while_learners_submit(room, port, (server, runner), database)
@@ -194,16 +196,16 @@ def kill_while_learners_submit(room, port, killed, database) -> None:
     with room.cohort.database.writing() as connection:
         change_settings(connection, min_interval_s=0, max_waiting=99, max_failures=99)
         code = people.join_codes(connection)[0]
-    tokens = [Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token for number in range(12)]
+    tokens = [Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token for number in range(8)]
     acknowledged: list[str] = []
 
     def submit(number: int) -> None:
         client = Client(f"127.0.0.1:{port}", tokens[number])
-        for attempt in range(4):
+        for attempt in range(3):
             accepted = client.submit(submission(f"# right\n# {number} {attempt}\n", f"learner-{number}-{attempt}"))
             acknowledged.append(accepted.receipt.submission)
 
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(12)]
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for _ in range(3):
@@ -215,7 +217,7 @@ def kill_while_learners_submit(room, port, killed, database) -> None:
             each.start()
     for thread in threads:
         thread.join(120)
-    assert len(set(acknowledged)) == len(acknowledged) == 48
+    assert len(set(acknowledged)) == len(acknowledged) == 24
     end = time.monotonic() + 120
     while any(row.state != "done" for row in room.rows(tables.submissions)):
         time.sleep(0.2)

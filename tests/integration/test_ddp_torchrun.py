@@ -146,7 +146,12 @@ def test_the_shipped_script_runs_alone():
         text=True,
         timeout=200,
         check=False,
-        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "CUDA_VISIBLE_DEVICES": "",
+            "PATH": "/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
     )
     assert done.returncode == 0, done.stderr
     assert "step 3: loss" in done.stdout

@@ -10,7 +10,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+
+from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.catalog import Lab, find_lab
+from bottleneck_lab.commands import proving
+from bottleneck_lab.measure.kinds.ranks import emulated_check
+from bottleneck_lab.measure.kinds.ranks.emulated_check import run_both
 
 from ..weather import machines_fault
 
@@ -21,6 +28,9 @@ ON_A_MODELLED_CLOCK = {"ranks", "training", "benchmark"}
 """Kinds of measurement that no neighbour disturbs."""
 FOR_ITS_KIND = {"speedup": "fused-attention", "training": "sync-points"}
 """Where several labs of a kind take minutes, the one that every run of the tests measures; `make slow` measures them all."""
+PARTS = ("starter", "solution")
+WITH_LESS = {("ranks", "starter"), ("ranks", "solution"), ("finding", "starter")}
+"""Parts of labs by their kinds that tests of their own prove with fewer runs; `make slow` measures them whole as well."""
 TRIES = 3
 """A machine that was busy may be asked again. A wrong answer may not."""
 
@@ -68,19 +78,63 @@ def prove(slug: str, part: str, home: Path, *options: str) -> None:
     assert not tries[-1], tries
 
 
-def measured(slug: str):
-    """A lab as a parameter: `slow` where another stands for its kind, else `timed` where its check needs the machine to itself."""
+def measured(slug: str, part: str):
+    """A part of a lab as a parameter: `slow` where others stand for it, else `timed` where its check needs the machine to itself."""
     kind = spec_of(slug)["measure"]
-    if FOR_ITS_KIND.get(kind, slug) != slug:
-        return pytest.param(slug, marks=pytest.mark.slow)
-    return pytest.param(slug, marks=pytest.mark.long if kind in ON_A_MODELLED_CLOCK else pytest.mark.timed)
+    if FOR_ITS_KIND.get(kind, slug) != slug or (kind, part) in WITH_LESS:
+        return pytest.param(slug, part, marks=pytest.mark.slow)
+    return pytest.param(slug, part, marks=pytest.mark.long if kind in ON_A_MODELLED_CLOCK else pytest.mark.timed)
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", ["starter", "solution"])
-@pytest.mark.parametrize("slug", [measured(slug) for slug in LABS])
+@pytest.mark.parametrize(("slug", "part"), [measured(slug, part) for slug in LABS for part in PARTS])
 def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug, part, home):
     prove(slug, part, home)
+
+
+def of_kind(kind: str) -> list[str]:
+    """The course's labs of a kind."""
+    return [slug for slug in LABS if spec_of(slug)["measure"] == kind]
+
+
+@pytest.fixture
+def lab(slug, home, monkeypatch) -> Lab:
+    """A lab as this process finds it, with the user's home of the test."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(home))
+    return find_lab(slug)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("slug", of_kind("ranks"))
+def test_the_runs_that_pass_a_solution_fail_its_starter(lab, monkeypatch):
+    """A check runs the shipped script beside the learner's, and an unchanged one but once: what it said beside the solution decides on the starter."""
+    runs = []
+
+    def keep(context, secrets):
+        runs[:] = run_both(context, secrets)
+        return tuple(runs)
+
+    monkeypatch.setattr(emulated_check, "run_both", keep)
+    for _ in range(TRIES):
+        solved = proving.check(lab, lab.solution, "virtual")
+        if not machines_fault(f"{solved.outcome} {solved.summary}"):
+            break
+    assert proving.pass_problems(solved) == []
+    monkeypatch.setattr(emulated_check, "run_both", lambda *_: (runs[1], runs[1]))
+    assert proving.starter_problems(lab, proving.check(lab, lab.path, "virtual")) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("slug", of_kind("finding"))
+def test_a_starter_without_findings_fails_however_well_the_shares_are_known(lab):
+    device = choose_device(lab, None)
+    there = lab.spec.devices[device]
+    roughly = {**there.settings, "least_captures": 2, "precision": 1.0, "loosest": 1.0}
+    devices = {**lab.spec.devices, device: msgspec.structs.replace(there, settings=roughly)}
+    lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
+    assert proving.starter_problems(lab, proving.check(lab, lab.path, device)) == []
 
 
 @pytest.mark.slow

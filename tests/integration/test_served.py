@@ -32,7 +32,7 @@ def proved(author: Learner, part: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("part", ["starter", "solution"])
+@pytest.mark.parametrize("part", ["starter", pytest.param("solution", marks=pytest.mark.slow)])
 def test_the_shipped_server_is_too_slow_and_the_solution_is_not(author, part):
     files, measured = proved(author, part)
     assert files["problems"] == []

@@ -348,6 +348,6 @@ def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(changed, c
     monkeypatch.setattr(virtual, "_runs", lambda _context, _crew, role, *_: {8: role})
     (tmp_path / "train.py").write_text((LAB / "train.py").read_text() + "#" * changed)
     context = SimpleNamespace(lab=find_lab("ddp-scaling"), submission=tmp_path)
-    theirs, shipped = virtual._both(context, {})
+    theirs, shipped = virtual.run_both(context, {})
     assert made == crews
     assert (theirs, shipped) == ({8: "learner"}, {8: crews[0]})

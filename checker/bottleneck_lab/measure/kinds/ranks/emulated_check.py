@@ -29,7 +29,7 @@ def measure_virtual(context: Context[Settings]) -> Measured:
     """Two emulated runs of each script. Raises LearnerFault for what the script did, VerifierFault when the shipped script itself fails."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
     secrets = {world: Secret.draw(rng) for world in (MANY, FEW)}
-    theirs, shipped = _both(context, secrets)
+    theirs, shipped = run_both(context, secrets)
     measurement = compare(theirs, shipped)
     specs = context.lab.spec.devices[context.device].criteria
     return Measured(
@@ -42,7 +42,7 @@ def measure_virtual(context: Context[Settings]) -> Measured:
     )
 
 
-def _both(
+def run_both(
     context: Context[Settings], secrets: dict[int, Secret]
 ) -> tuple[dict[int, EmulatedRun], dict[int, EmulatedRun]]:
     """The runs of the learner's script and of the shipped one. While these are the same, so are their runs, and one of each will do."""
