@@ -72,7 +72,7 @@ def main() -> None:
         from tests.cohort.conftest import opened_room
 
         from bottleneck_lab.cohort.exports import FORMATS, export
-        from bottleneck_lab.cohort.view.judged import judge_of
+        from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 
         with opened_room(Path(folder) / "cohort") as room:
             count = fill(room, asked.learners, asked.attempts)
@@ -80,7 +80,7 @@ def main() -> None:
             for kind in FORMATS:
                 began = time.perf_counter()
                 with room.cohort.database.reading() as connection:
-                    data = export(connection, judge_of(room.cohort.public_key), room.cohort.blobs, kind)
+                    data = export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind)
                 print(f"  {kind:9} {time.perf_counter() - began:5.2f} s  {len(data) / 1000:8.0f} KB")
 
 

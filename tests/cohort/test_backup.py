@@ -9,7 +9,7 @@ import pytest
 from bottleneck_lab.cohort.backup import back_up, restore
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
 
@@ -38,7 +38,7 @@ def test_what_is_restored_is_what_was_there_and_goes_on(room, target, tmp_path, 
         again.clock.now = room.clock.now + 100
         assert [row.state for row in again.rows(tables.submissions)] == ["done", "queued"]
         with cohort.database.reading() as connection:
-            (shown,) = judge_of(cohort.public_key).latest(connection)
+            (shown,) = verdict_reader_of(cohort.public_key).latest(connection)
         assert (shown.outcome, shown.problem) == (Outcome.PASS, None)
         again._keys = 10
         with again.intake:

@@ -16,7 +16,7 @@ from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.rules import extend, set_rules
 from bottleneck_lab.cohort.settings import LatePolicy, change_settings
-from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
 
@@ -74,13 +74,16 @@ def roster_room(room, text=ROSTERS["own"]):
 
 def exported(room, kind) -> str:
     with room.cohort.database.reading() as connection:
-        return export(connection, judge_of(room.cohort.public_key), room.cohort.blobs, kind).decode("utf-8-sig")
+        return export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind).decode(
+            "utf-8-sig"
+        )
 
 
 def grades(room):
     with room.cohort.database.reading() as connection:
         return {
-            (one.student.student_id, one.lab): one for one in load_grades(connection, judge_of(room.cohort.public_key))
+            (one.student.student_id, one.lab): one
+            for one in load_grades(connection, verdict_reader_of(room.cohort.public_key))
         }
 
 
@@ -170,7 +173,7 @@ def test_the_files_are_laid_out_for_comparing_programs(room):
     ada, _ = roster_room(room)
     measured(room, ada)
     with room.cohort.database.reading() as connection:
-        data = export(connection, judge_of(room.cohort.public_key), room.cohort.blobs, "files")
+        data = export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, "files")
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert "base/slow/work.py" in names
     (mine,) = [name for name in names if name.startswith("submissions/slow/s1-")]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort import leases
 from bottleneck_lab.cohort.leases import ForgedError, StaleError
-from bottleneck_lab.cohort.line import Waiting, in_turn
+from bottleneck_lab.cohort.queue_order import Waiting, in_turn
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge
+from bottleneck_lab.cohort.view.verdicts import VerdictReader
 from bottleneck_lab.grading.attest import sign
 from bottleneck_lab.grading.verdict import Outcome
 
@@ -233,7 +233,7 @@ def test_a_row_changed_in_the_database_shows_as_altered_and_never_as_a_pass(room
     with room.cohort.database.writing() as connection:
         connection.execute(tamper(tables.verdicts))
     with room.cohort.database.reading() as connection:
-        shown = {one.person: one for one in Judge(room.cohort.public_key).latest(connection)}
+        shown = {one.person: one for one in VerdictReader(room.cohort.public_key).latest(connection)}
     passed = [person for person, one in shown.items() if one.outcome is Outcome.PASS]
     assert passed in ([], [2])
     assert shown[1].problem or shown[1].outcome is Outcome.FAIL
@@ -248,7 +248,7 @@ def test_an_outcome_changed_in_the_database_is_not_believed(room):
     with room.cohort.database.writing() as connection:
         connection.execute(tables.verdicts.update().values(document=document))
     with room.cohort.database.reading() as connection:
-        (shown,) = Judge(room.cohort.public_key).latest(connection)
+        (shown,) = VerdictReader(room.cohort.public_key).latest(connection)
     assert shown.outcome is None
     assert shown.problem.startswith("This record was altered")
 
@@ -262,7 +262,7 @@ def test_regrading_keeps_the_verdicts_before(room):
     lease = claim(room)
     finish(room, lease, signed(room, lease, outcome=Outcome.FAIL))
     with room.cohort.database.reading() as connection:
-        judge = Judge(room.cohort.public_key)
+        judge = VerdictReader(room.cohort.public_key)
         assert [judged.outcome for judged, _, _ in judge.all_of(connection, handle)] == [Outcome.PASS, Outcome.FAIL]
         assert [one.outcome for one in judge.latest(connection)] == [Outcome.FAIL]
 

@@ -12,7 +12,7 @@ import pytest
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.executors.local import JOB, LocalExecutor
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.verdict import Outcome
 
 from ..tools import NO_SANDBOX
@@ -75,7 +75,7 @@ def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room, monkeypatc
         run_until(room.runner(executor=executor), settled(room), 150)
         user = executor.user("cpu0")
     with room.cohort.database.reading() as connection:
-        ada, eve = judge_of(room.cohort.public_key).latest(connection)
+        ada, eve = verdict_reader_of(room.cohort.public_key).latest(connection)
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
     assert ada.outcome is Outcome.PASS or machines_fault(f"{ada.outcome} {ada.summary}")
     assert eve.outcome is Outcome.FAIL

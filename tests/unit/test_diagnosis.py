@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.device import DeviceUse
 from bottleneck_lab.analysis.gaps import GapCause
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
 from bottleneck_lab.commands.diagnose import EXAMPLE
-from bottleneck_lab.grading.diagnosis import Seen, figures_of, for_check, grade_diagnosis, problem
+from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of, for_check, grade_diagnosis, problem
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec("wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1)
@@ -30,7 +30,9 @@ def seen(figures=FIGURES):
     """A capture of 1 ms that is idle in its second half."""
     if figures is None:
         return None
-    return Seen(figures, 1_000_000, lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length})
+    return CaptureFigures(
+        figures, 1_000_000, lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length}
+    )
 
 
 def grade(question, answer, figures=FIGURES, solution=None):

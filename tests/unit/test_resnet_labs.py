@@ -22,7 +22,7 @@ from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import sequential_test
-from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis
+from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis
 from bottleneck_lab.grading.sequential import State
 from bottleneck_lab.measure.kinds.speedup.case import Case
 
@@ -238,7 +238,7 @@ RIGHT_ANSWERS = read_toml(ROOT / "solutions" / "resnet-latency" / "diagnosis.tom
 QUESTIONS = {question.id: question for question in LATENCY_SPEC.questions}
 
 
-CAPTURE = Seen(
+CAPTURE = CaptureFigures(
     {"preprocess_share": 0.61}, 10**9, lambda stretch: {"preprocess_share": float(stretch.end <= 600_000_000)}
 )
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bottleneck_lab.analysis.machine_code import USUAL_THREADS, Judged, KernelReport, judge
-from bottleneck_lab.analysis.warp import Access, Followed, Launch
+from bottleneck_lab.analysis.machine_code import USUAL_THREADS, Expectation, KernelReport, judge
+from bottleneck_lab.analysis.warp import Access, Launch, WarpAccesses
 
 
-class Figures(msgspec.Struct, frozen=True):
+class KernelResources(msgspec.Struct, frozen=True):
     """What is the same for the kernels that are shown as one. `threads` a block; not `launched`: they are a guess. Bytes are a block's, `share` (0–1) is of a
     multiprocessor's warps."""
 
@@ -28,18 +28,18 @@ class Figures(msgspec.Struct, frozen=True):
     limit: str
 
 
-class Group(msgspec.Struct, frozen=True):
+class KernelGroup(msgspec.Struct, frozen=True):
     """Kernels, on these architectures, whose figures are equal."""
 
     kernels: list[str]
     archs: list[str]
-    figures: Figures
+    figures: KernelResources
 
 
 class Property(msgspec.Struct, frozen=True):
     """A judgement and where it holds: of all kernels, unless `of` names some."""
 
-    judged: Judged
+    judged: Expectation
     of: list[str]
 
 
@@ -47,7 +47,7 @@ class CompiledSource(msgspec.Struct, frozen=True):
     """One source. `accesses` are the first warp's, each at its worst among the kernels. Not `followed`: some could not be followed to the end."""
 
     source: str
-    groups: list[Group]
+    groups: list[KernelGroup]
     judged: list[Property]
     accesses: list[Access]
     followed: bool
@@ -56,7 +56,7 @@ class CompiledSource(msgspec.Struct, frozen=True):
 def sum_up(
     source: str,
     reports: dict[str, list[KernelReport]],
-    launched: Sequence[tuple[Launch, Followed]],
+    launched: Sequence[tuple[Launch, WarpAccesses]],
     readable: Callable[[str], str],
 ) -> CompiledSource:
     """`reports` by architecture. `readable` makes of a mangled name one that is the same in machine code and PTX."""
@@ -77,11 +77,11 @@ def sum_up(
     return CompiledSource(source, _groups(rows), _properties(judged, len(rows)), _worst(launched), whole)
 
 
-def _figures(report: KernelReport, launch: Launch | None) -> Figures:
+def _figures(report: KernelReport, launch: Launch | None) -> KernelResources:
     threads = launch.threads if launch else report.max_threads or USUAL_THREADS
     dynamic = launch.dynamic_shared_bytes if launch else 0
     fit = report.occupancy(threads, dynamic)
-    return Figures(
+    return KernelResources(
         launched=launch is not None,
         threads=threads,
         shared_bytes=report.shared_bytes + dynamic,
@@ -97,27 +97,27 @@ def _figures(report: KernelReport, launch: Launch | None) -> Figures:
     )
 
 
-def _groups(rows: list[tuple[str, str, Figures]]) -> list[Group]:
+def _groups(rows: list[tuple[str, str, KernelResources]]) -> list[KernelGroup]:
     """Kernels with the same figures are one."""
-    found: dict[Figures, list[tuple[str, str]]] = {}
+    found: dict[KernelResources, list[tuple[str, str]]] = {}
     for name, arch, figures in rows:
         found.setdefault(figures, []).append((name, arch))
     return [
-        Group(list(dict.fromkeys(n for n, _ in members)), list(dict.fromkeys(a for _, a in members)), figures)
+        KernelGroup(list(dict.fromkeys(n for n, _ in members)), list(dict.fromkeys(a for _, a in members)), figures)
         for figures, members in found.items()
     ]
 
 
-def _properties(judged: list[tuple[str, Judged]], kernels: int) -> list[Property]:
+def _properties(judged: list[tuple[str, Expectation]], kernels: int) -> list[Property]:
     """Each sentence once, what is wrong first."""
-    found: dict[Judged, list[str]] = {}
+    found: dict[Expectation, list[str]] = {}
     for of, one in judged:
         found.setdefault(one, []).append(of)
     properties = [Property(one, [] if len(of) == kernels else of) for one, of in found.items()]
     return sorted(properties, key=lambda one: one.judged.good)
 
 
-def _worst(launched: Sequence[tuple[Launch, Followed]]) -> list[Access]:
+def _worst(launched: Sequence[tuple[Launch, WarpAccesses]]) -> list[Access]:
     worst: dict[tuple[int, int, str, str, int], Access] = {}
     for _, followed in launched:
         for access in followed.accesses:

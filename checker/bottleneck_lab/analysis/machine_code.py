@@ -216,36 +216,36 @@ def faults(report: KernelReport) -> list[str]:
     return [judged.sentence for judged in judge(report) if not judged.good]
 
 
-class Judged(msgspec.Struct, frozen=True):
+class Expectation(msgspec.Struct, frozen=True):
     """Something that a matrix kernel's machine code ought to have, and whether it does."""
 
     good: bool
     sentence: str
 
 
-def judge(report: KernelReport) -> list[Judged]:
+def judge(report: KernelReport) -> list[Expectation]:
     """What a matrix kernel's machine code ought to have, the gravest to miss first."""
     widest, spilled = report.widest_load_bytes, report.local_loads + report.local_stores
     return [
-        Judged(True, "No registers are spilled to local memory.")
+        Expectation(True, "No registers are spilled to local memory.")
         if not spilled
-        else Judged(
+        else Expectation(
             False,
             f"{report.local_loads} loads from and {report.local_stores} stores to local memory: "
             "registers were spilled, or an array is indexed at run time.",
         ),
-        Judged(True, "The products run on tensor cores.")
+        Expectation(True, "The products run on tensor cores.")
         if report.tensor_core_instructions
-        else Judged(False, "No tensor-core instruction: the products run on the ordinary arithmetic units."),
-        Judged(True, f"Loads from global memory are {widest} bytes wide.")
+        else Expectation(False, "No tensor-core instruction: the products run on the ordinary arithmetic units."),
+        Expectation(True, f"Loads from global memory are {widest} bytes wide.")
         if widest >= WIDEST_LOAD
-        else Judged(
+        else Expectation(
             False,
             f"The widest load from global memory is {widest} bytes a thread, where {WIDEST_LOAD} are possible.",
         ),
-        Judged(True, "Copies to shared memory are asynchronous.")
+        Expectation(True, "Copies to shared memory are asynchronous.")
         if report.async_copies or report.bulk_copies
-        else Judged(False, "No asynchronous copy: loads and arithmetic cannot overlap within a warp."),
+        else Expectation(False, "No asynchronous copy: loads and arithmetic cannot overlap within a warp."),
     ]
 
 

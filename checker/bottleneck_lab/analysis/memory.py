@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.held import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.device_memory import Holder, Lifetimes, find_holders
 from bottleneck_lab.analysis.host import ALLOCATION_CALL, named
 from bottleneck_lab.analysis.lines import places_at
 from bottleneck_lab.analysis.window import step_rows

@@ -68,18 +68,18 @@ class Access(msgspec.Struct, frozen=True):
         return self.cost > 1.25 * self.least
 
 
-class Followed(msgspec.Struct, frozen=True):
+class WarpAccesses(msgspec.Struct, frozen=True):
     """The accesses of the first warp of the first block, by line. Not `whole`: something in it could not be followed, or it was too long."""
 
     accesses: list[Access]
     whole: bool
 
 
-def follow(kernel: Kernel, launch: Launch) -> Followed:
+def follow(kernel: Kernel, launch: Launch) -> WarpAccesses:
     """Runs the integer part of the first warp of block 0."""
     warp = _Warp(kernel, launch)
     warp.run()
-    return Followed(_by_line(warp.seen), warp.whole)
+    return WarpAccesses(_by_line(warp.seen), warp.whole)
 
 
 def _by_line(seen: list[tuple[_Key, int, int]]) -> list[Access]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck_lab.capture.launchers import Launch, split
-from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.capture.recording import Captured, CommandEnd, Request, run, typed
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.trace.external import run_tool
 
@@ -123,7 +123,7 @@ def _as_csv(tool: str, home: str, report: Path) -> str:
     return target.name
 
 
-def explain(ended: Ended) -> CaptureError | MachineError:
+def explain(ended: CommandEnd) -> CaptureError | MachineError:
     """Why there is no report, from what ncu said."""
     for sign, (message, remedy) in _PROBLEMS.items():
         if sign in ended.tail:

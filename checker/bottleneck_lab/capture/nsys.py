@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck_lab.capture.launchers import Launch, split
-from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.capture.recording import Captured, CommandEnd, Request, run, typed
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.load import by_number
@@ -97,7 +97,7 @@ def record(tool: str, request: Request) -> Captured:
     return Captured(files, typed(line, request), ended, can.version, reports, notes)
 
 
-def exported(tool: str, out: Path, ended: Ended) -> list[str]:
+def exported(tool: str, out: Path, ended: CommandEnd) -> list[str]:
     """The SQLite files, made from the reports where nsys has not made them itself. Judged by what is there: nsys exits 0 on failures too."""
     for report in out.glob("*.nsys-rep"):
         target = report.with_suffix(".sqlite")
@@ -108,7 +108,7 @@ def exported(tool: str, out: Path, ended: Ended) -> list[str]:
     raise _nothing(out, ended)
 
 
-def _nothing(out: Path, ended: Ended) -> CaptureError:
+def _nothing(out: Path, ended: CommandEnd) -> CaptureError:
     if any(out.glob("*.qdstrm")) or "importer binary" in ended.tail:
         return CaptureError(
             "nsys recorded, but its importer is missing, so there is no report.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.capture.launchers import as_python, split
-from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.capture.recording import Captured, CommandEnd, Request, run, typed
 from bottleneck_lab.capture.script import NO_TORCH
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.needs import install_command
@@ -60,7 +60,7 @@ def record(request: Request) -> Captured:
     return Captured(files, typed(line, request), ended, version, extra, _notes(request, outcomes))
 
 
-def explain(request: Request, ended: Ended, outcomes: list[dict[str, Any]]) -> CaptureError | MachineError:
+def explain(request: Request, ended: CommandEnd, outcomes: list[dict[str, Any]]) -> CaptureError | MachineError:
     """Why there is no trace."""
     outcome = outcomes[0] if outcomes else {}
     if outcome.get("problem") == NO_TORCH:
@@ -87,7 +87,7 @@ def _holds_work(trace: Path) -> bool:
         return any(b'"cpu_op"' in line or b'"kernel"' in line for line in file)
 
 
-def _idle(ended: Ended) -> CaptureError:
+def _idle(ended: CommandEnd) -> CaptureError:
     if ended.status:
         return CaptureError(
             f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",

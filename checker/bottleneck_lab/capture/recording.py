@@ -65,7 +65,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandEnd:
     """How a command ended. `tail` is the last of what it and the program printed."""
 
     status: int
@@ -95,7 +95,7 @@ class Captured:
 
     files: list[str]
     command: str
-    ended: Ended
+    ended: CommandEnd
     version: str = ""
     extra: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -107,7 +107,7 @@ def typed(command: list[str], request: Request) -> str:
     return " ".join([*given, shlex.join(word.replace(f"{request.out}/", "") for word in command)])
 
 
-def run(request: Request, command: list[str], environment: Mapping[str, str] | None = None) -> Ended:
+def run(request: Request, command: list[str], environment: Mapping[str, str] | None = None) -> CommandEnd:
     """Runs a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and comes through as KeyboardInterrupt.
 
     At the limit and at Ctrl-C it is asked to stop (SIGINT) and has `WRITE_S` to write what it recorded. Nothing of it outlives this call.
@@ -134,7 +134,7 @@ def run(request: Request, command: list[str], environment: Mapping[str, str] | N
             end_ours(process, mark)
     reader.join(5)
     seconds = time.monotonic() - began
-    return Ended(process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace"))
+    return CommandEnd(process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace"))
 
 
 def _start(request: Request, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bottleneck_lab.capture.launchers import split
-from bottleneck_lab.capture.recording import Captured, Ended, Request, run, typed
+from bottleneck_lab.capture.recording import Captured, CommandEnd, Request, run, typed
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.sanitizer import count_problems, first_problem
@@ -44,7 +44,7 @@ def record(tool: str, request: Request) -> Captured:
     return Captured(files, "\n".join(typed_lines), ended, version[1] if version else "", notes=notes)
 
 
-def found(report: Path, ended: Ended) -> str:
+def found(report: Path, ended: CommandEnd) -> str:
     """What the report concludes, in one sentence. A run without its summary proves nothing."""
     text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     problems = count_problems(text)

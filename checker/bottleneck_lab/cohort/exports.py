@@ -18,7 +18,7 @@ from bottleneck_lab.cohort.grades import Grade, Student, load_grades
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge
+from bottleneck_lab.cohort.view.verdicts import VerdictReader
 
 Format = Literal["csv", "nbgrader", "canvas", "json", "files"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -166,7 +166,7 @@ _WRITERS: dict[str, Callable[[list[Grade]], bytes]] = {
 }
 
 
-def export(connection: Connection, judge: Judge, blobs: Blobs, kind: Format) -> bytes:
+def export(connection: Connection, judge: VerdictReader, blobs: Blobs, kind: Format) -> bytes:
     """The export of that kind as one file."""
     grades = load_grades(connection, judge)
     return files_zip(connection, blobs, grades) if kind == "files" else _WRITERS[kind](grades)

@@ -11,7 +11,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.rules import Rules, rules_for
 from bottleneck_lab.cohort.settings import LatePolicy, Settings, load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 
 DAY_S = 86400.0
 
@@ -75,11 +75,11 @@ def load_students(connection: Connection) -> list[Student]:
     ]
 
 
-def load_grades(connection: Connection, judge: Judge) -> list[Grade]:
+def load_grades(connection: Connection, judge: VerdictReader) -> list[Grade]:
     """Every learner in every lab, in the order of learners and of the course."""
     students, settings = load_students(connection), load_settings(connection)
     rules = rules_for(connection, [student.id for student in students])
-    judged: dict[tuple[int, str], list[Judged]] = {}
+    judged: dict[tuple[int, str], list[CheckedVerdict]] = {}
     for one in judge.latest(connection):
         judged.setdefault((one.person, one.lab), []).append(one)
     return [
@@ -89,7 +89,7 @@ def load_grades(connection: Connection, judge: Judge) -> list[Grade]:
     ]
 
 
-def _grade(student: Student, rules: Rules, judged: list[Judged], settings: Settings) -> Grade:
+def _grade(student: Student, rules: Rules, judged: list[CheckedVerdict], settings: Settings) -> Grade:
     scored = [(one, *_scores(one, rules, settings)) for one in judged]
     if not scored:
         return Grade(student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, rules.points, 0)
@@ -111,7 +111,7 @@ def _grade(student: Student, rules: Rules, judged: list[Judged], settings: Setti
     )
 
 
-def _scores(one: Judged, rules: Rules, settings: Settings) -> tuple[float, float]:
+def _scores(one: CheckedVerdict, rules: Rules, settings: Settings) -> tuple[float, float]:
     """Points before and off for being late."""
     share = one.share if settings.partial_credit or one.passed else 0.0
     raw = round(rules.points * share, 4)

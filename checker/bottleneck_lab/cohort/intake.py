@@ -16,10 +16,10 @@ from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.cohort.ledger import Ledger
-from bottleneck_lab.cohort.line import load_line, load_pace
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.people import Person, by_tokens, unknown_token
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission, content_of
+from bottleneck_lab.cohort.queue_order import load_pace, load_queue
 from bottleneck_lab.cohort.receipts import sign_receipt
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -175,7 +175,7 @@ class Intake:
 
 
 def _answers(connection: Connection, stored: list[_Stored], now: float) -> list[Accepted]:
-    places = {one.handle: place for place, one in enumerate(load_line(connection))}
+    places = {one.handle: place for place, one in enumerate(load_queue(connection))}
     pace = load_pace(connection, now)
     ahead = [places.get(one.receipt.submission, 0) for one in stored]
     return [

@@ -21,7 +21,7 @@ import msgspec
 
 from bottleneck_lab.capture.monitor import open_nvml
 from bottleneck_lab.catalog import Device, find_lab
-from bottleneck_lab.cohort.told import Diagnosis
+from bottleneck_lab.cohort.diagnosis import Diagnosis
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Verdict

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, Row, func, select, update
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.cohort.line import Waiting, load_line
+from bottleneck_lab.cohort.queue_order import Waiting, load_queue
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -76,7 +76,7 @@ def claim(connection: Connection, runner: str, devices: Iterable[Device], choose
     It waits for room rather than let others pass: what needs the whole machine would else never have it.
     """
     settings, known = load_settings(connection), set(devices)
-    first = next((one for one in load_line(connection) if one.device in known), None)
+    first = next((one for one in load_queue(connection) if one.device in known), None)
     if settings.paused or first is None or (slot := choose(first)) is None:
         return None
     nonce = token_hex(16)

@@ -23,7 +23,7 @@ from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import Record
 
 
-class Told(msgspec.Struct, frozen=True):
+class Circumstances(msgspec.Struct, frozen=True):
     """Of a submission: what explains it, and is kept with it. The fields are those of the message."""
 
     hints: int = 0
@@ -109,7 +109,7 @@ class Ledger:
 
     def add(self, person: Person, asked: Submission, receipt: Receipt) -> None:
         """A submission that is allowed. It is written by `write`."""
-        told = {name: msgspec.to_builtins(getattr(asked, name)) for name in Told.__struct_fields__}
+        told = {name: msgspec.to_builtins(getattr(asked, name)) for name in Circumstances.__struct_fields__}
         self._new.append(
             {
                 "handle": receipt.submission,

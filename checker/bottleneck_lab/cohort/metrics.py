@@ -9,18 +9,18 @@ from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.cohort.leases import queue_length
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge
+from bottleneck_lab.cohort.view.verdicts import VerdictReader
 from bottleneck_lab.cohort.workers import Runner, load_runners
 
 STATES = ("queued", "running", "done", "failed")
 
 
-def render_metrics(connection: Connection, judge: Judge, now: float, pages: int) -> str:
+def render_metrics(connection: Connection, judge: VerdictReader, now: float, pages: int) -> str:
     """The text that Prometheus scrapes."""
     return "\n".join(_lines(connection, judge, now, pages)) + "\n"
 
 
-def _lines(connection: Connection, judge: Judge, now: float, pages: int) -> Iterator[str]:
+def _lines(connection: Connection, judge: VerdictReader, now: float, pages: int) -> Iterator[str]:
     states = queue_length(connection)
     yield from _gauge(
         "submissions", "Submissions by state.", {f'state="{state}"': states.get(state, 0) for state in STATES}

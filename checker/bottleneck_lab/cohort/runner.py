@@ -20,9 +20,9 @@ from bottleneck_lab.cohort.executors.base import Executor
 from bottleneck_lab.cohort.folder import Cohort
 from bottleneck_lab.cohort.job import FILES, Job, Result, read_result, write_job
 from bottleneck_lab.cohort.leases import Lease
-from bottleneck_lab.cohort.ledger import Told
-from bottleneck_lab.cohort.line import Waiting
+from bottleneck_lab.cohort.ledger import Circumstances
 from bottleneck_lab.cohort.protocol import files_of
+from bottleneck_lab.cohort.queue_order import Waiting
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.workers import Runner as Self_
 from bottleneck_lab.cohort.workers import Slot, announce
@@ -188,7 +188,7 @@ class Runner:
             leases.set_job(connection, lease, handle)
 
     def _job(self, lease: Lease) -> Job:
-        record = msgspec.json.decode(lease.told, type=Told).record
+        record = msgspec.json.decode(lease.told, type=Circumstances).record
         return Job(
             lease.nonce,
             lease.lab,

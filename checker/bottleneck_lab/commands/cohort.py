@@ -33,8 +33,8 @@ from bottleneck_lab.cohort.server.serve import serve as serve_
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.slot_users import free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.store.database import explained
-from bottleneck_lab.cohort.view.judged import judge_of
 from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.gpu import cuda_devices
@@ -287,7 +287,7 @@ def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
 def status(folder: Folder = Path(), json: Json = False) -> None:
     """Show learners, queue, runners, and who is stuck."""
     with open_cohort(folder) as cohort, cohort.database.reading() as connection:
-        room = load_room(connection, judge_of(cohort.public_key), cohort.database.clock())
+        room = load_room(connection, verdict_reader_of(cohort.public_key), cohort.database.clock())
     if json:
         print_json(room)
     else:
@@ -340,7 +340,7 @@ def export(
     """Write the grades, or the graded files, for another program."""
     with open_cohort(folder) as cohort:
         with cohort.database.reading() as connection:
-            data = export_(connection, judge_of(cohort.public_key), cohort.blobs, kind)
+            data = export_(connection, verdict_reader_of(cohort.public_key), cohort.blobs, kind)
         place = output or Path(f"{folder_name(cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}")
     write_bytes(place, data)
     say(f"Wrote {place}.", style="green")
@@ -356,7 +356,7 @@ def regrade(
 ) -> None:
     """Measure again what was handed in. The verdicts so far stay on record; the newest counts."""
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
-        judged = judge_of(cohort.public_key).latest(connection)
+        judged = verdict_reader_of(cohort.public_key).latest(connection)
         chosen = [
             one.submission for one in judged if lab in (one.lab, one.submission) and checker in (None, one.checker)
         ]

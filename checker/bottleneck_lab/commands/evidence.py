@@ -10,7 +10,7 @@ from bottleneck_lab.analysis.roofline import Machine
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.grading.diagnosis import Seen, figures_of
+from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.machine import cpu_model
 from bottleneck_lab.report.words import format_moment
@@ -106,7 +106,7 @@ def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
     return analyse(timeline, ceilings_for(timeline, folder))
 
 
-def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> Seen | None:
+def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> CaptureFigures | None:
     """The capture of that name, else the one that a diagnosis is about, as answers are held against it; None without one."""
     named = workspace.captures / capture if capture else None
     folder = named if named and named.is_dir() else evidence_capture(workspace)
@@ -114,7 +114,7 @@ def seen(workspace: Workspace, capture: str = "", known: Known | None = None) ->
         return None
     found = known[1] if known and known[0] == folder else analyse_capture(read_timeline(folder), folder)
     start, end = found.timeline.extent
-    return Seen(figures_of(found.summary), end - start, partial(figures_within, found.timeline, found.times))
+    return CaptureFigures(figures_of(found.summary), end - start, partial(figures_within, found.timeline, found.times))
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:

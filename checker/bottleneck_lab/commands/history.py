@@ -10,7 +10,13 @@ import typer
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.grading.calibration import Calibration, Foretold, calibrate, describe_calibration, describe_point
+from bottleneck_lab.grading.calibration import (
+    Calibration,
+    PastPrediction,
+    calibrate,
+    describe_calibration,
+    describe_point,
+)
 from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.report.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
@@ -69,7 +75,7 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
         _show_calibration(found)
 
 
-def _foretold(slug: str, place: str) -> list[Foretold]:
+def _foretold(slug: str, place: str) -> list[PastPrediction]:
     """The prediction of a lab beside what its last measured check found; none where its folder is gone or nothing was measured."""
     if not is_workspace(Path(place)):
         return []
@@ -79,7 +85,7 @@ def _foretold(slug: str, place: str) -> list[Foretold]:
         return []  # of an older version: the other labs' predictions count all the same
     known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
     measured = [(made.predicted, made.measured) for made in known if made.measured]
-    return [Foretold(find_lab(slug).name, *measured[-1])] if measured else []
+    return [PastPrediction(find_lab(slug).name, *measured[-1])] if measured else []
 
 
 def _show_calibration(found: Calibration) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
-from bottleneck_lab.analysis.held import find_device_memory
+from bottleneck_lab.analysis.device_memory import find_device_memory
 from bottleneck_lab.analysis.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
@@ -44,7 +44,7 @@ from bottleneck_lab.report.console import (
 )
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.report.html import render_html
-from bottleneck_lab.report.page_verdict import Answered
+from bottleneck_lab.report.page_verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.allocator import keep_freed
@@ -305,14 +305,14 @@ def _write(page: str, target: Path) -> Path:
     return target
 
 
-def _answers(workspace: Workspace, known: Known) -> list[Answered]:
+def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
     """The committed answers, each beside what the capture shows; whether they are right, `lab check` says. `known` has been read already."""
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
     answers, capture = commitments[-1].answers, seen(workspace, commitments[-1].capture, known)
     return [
-        Answered(
+        AnsweredQuestion(
             question.ask, format_answer(question, answers[question.id]), describe_reading(question, answers, capture)
         )
         for question in workspace.lab.spec.questions

@@ -12,7 +12,7 @@ RIGHT = 1.1
 """A prediction within this factor of what is measured is called right."""
 
 
-class Foretold(msgspec.Struct, frozen=True):
+class PastPrediction(msgspec.Struct, frozen=True):
     """One lab's prediction and what its last measured check found: speed-ups over the shipped workload."""
 
     lab: str
@@ -28,12 +28,12 @@ class Foretold(msgspec.Struct, frozen=True):
 class Calibration(msgspec.Struct, frozen=True):
     """`bias` is the median of predicted over measured; `typical` the median factor by which a prediction is off, to whichever side."""
 
-    points: list[Foretold]
+    points: list[PastPrediction]
     bias: float
     typical: float
 
 
-def calibrate(points: Sequence[Foretold]) -> Calibration | None:
+def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
     """The calibration of these predictions; None without any whose gains are positive numbers."""
     usable = [point for point in points if 0 < point.predicted < math.inf and 0 < point.measured < math.inf]
     if not usable:
@@ -42,7 +42,7 @@ def calibrate(points: Sequence[Foretold]) -> Calibration | None:
     return Calibration(usable, math.exp(median(logs)), math.exp(median(map(abs, logs))))
 
 
-def describe_point(point: Foretold) -> str:
+def describe_point(point: PastPrediction) -> str:
     """Such as `1.4x too much`."""
     off = max(point.factor, 1 / point.factor)
     if off <= RIGHT:

@@ -64,7 +64,7 @@ FIGURES = (
 """Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload marks."""
 
 
-class Seen(NamedTuple):
+class CaptureFigures(NamedTuple):
     """The learner's capture, as answers are held against it: its figures, its length, and the figures of any stretch of it."""
 
     figures: Mapping[str, float]
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
 
 
 def grade_diagnosis(
-    questions: list[QuestionSpec], answers: Mapping[str, Any], solution: Mapping[str, Any], seen: Seen | None
+    questions: list[QuestionSpec], answers: Mapping[str, Any], solution: Mapping[str, Any], seen: CaptureFigures | None
 ) -> tuple[list[CriterionResult], Prediction | None]:
     """One result for each question, and the prediction if a usable one was made.
 
@@ -166,7 +166,9 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
     return None
 
 
-def _grade(question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: Seen | None) -> CriterionResult:
+def _grade(
+    question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: CaptureFigures | None
+) -> CriterionResult:
     answer = answers.get(question.id)
     wrong = problem(question, answer) or _broken_rule(question, answers, right, seen)
     number = float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
@@ -174,7 +176,9 @@ def _grade(question: QuestionSpec, answers: Mapping[str, Any], right: object, se
     return CriterionResult(id=question.id, kind="diagnosis", holds=wrong is None, sentence=sentence, value=number)
 
 
-def _broken_rule(question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: Seen | None) -> str | None:
+def _broken_rule(
+    question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: CaptureFigures | None
+) -> str | None:
     """The rule that a well-formed answer breaks, as one sentence; None when it breaks none."""
     answer: Any = answers[question.id]
     if question.type == "choice":
@@ -208,7 +212,7 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
 _NO_CAPTURE = "There is no capture of yours to hold this against: `lab profile` makes one."
 
 
-def _stretch_problem(question: QuestionSpec, answer: str, seen: Seen | None) -> str | None:
+def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures | None) -> str | None:
     stretch = parse_stretch(answer)
     if seen is None or stretch is None or question.shows is None:
         return _NO_CAPTURE
@@ -221,7 +225,7 @@ def _stretch_problem(question: QuestionSpec, answer: str, seen: Seen | None) -> 
     return f"Less than {question.least:.0%} of that stretch is what the question asks for. {question.measure}".rstrip()
 
 
-def _figure_problem(question: QuestionSpec, answer: float, seen: Seen | None) -> str | None:
+def _figure_problem(question: QuestionSpec, answer: float, seen: CaptureFigures | None) -> str | None:
     """Why a number does not agree with the learner's capture; where it is another figure of it, which one."""
     asked = question.from_capture or ""
     if seen is None:
@@ -265,7 +269,7 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
     return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
 
 
-def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: Seen | None) -> str:
+def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None) -> str:
     """What the tool read off the capture to a question, as one sentence; empty when it has no figure of its own. Only for whoever has committed."""
     if seen is None:
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
-from bottleneck_lab.grading.diagnosis import Seen, figures_of, grade_diagnosis
+from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of, grade_diagnosis
 from bottleneck_lab.grading.verdict import CriterionResult
 
 CAUSES = (
@@ -49,7 +49,7 @@ QUESTIONS = [
 
 def grade_sibling(spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary) -> list[CriterionResult]:
     """One result for each of `QUESTIONS`: the cause against the truth, the gain against the capture, within a quarter."""
-    seen = Seen({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
+    seen = CaptureFigures({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
     results, _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
     return results
 

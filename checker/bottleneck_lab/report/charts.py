@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import log10
 
-from bottleneck_lab.analysis.held import DeviceMemory
+from bottleneck_lab.analysis.device_memory import DeviceMemory
 from bottleneck_lab.analysis.memory import MemoryUse
 from bottleneck_lab.analysis.roofline import Roofline
 from bottleneck_lab.analysis.window import Step

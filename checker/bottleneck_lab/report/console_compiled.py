@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bottleneck_lab.analysis.compiled import CompiledSource, Figures, Group
+from bottleneck_lab.analysis.compiled import CompiledSource, KernelGroup, KernelResources
 from bottleneck_lab.analysis.warp import Access
 from bottleneck_lab.report import words
 from bottleneck_lab.report.terminal import Sheet
@@ -40,7 +40,7 @@ def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> 
         sheet.line(f"{verdict.judged.sentence}{of}", lead=f"{mark} ", lead_style=style)
 
 
-def _print_figures(sheet: Sheet, groups: list[Group]) -> None:
+def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
     """A column for each group of kernels."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -68,7 +68,7 @@ _LABELS = (
 )
 
 
-def _cells(figures: Figures) -> tuple[str, ...]:
+def _cells(figures: KernelResources) -> tuple[str, ...]:
     cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})" if figures.tensor_core else "none"
     return (
         str(figures.threads) if figures.launched else f"{figures.threads}, a guess",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.held import DeviceMemory, Holder
+from bottleneck_lab.analysis.device_memory import DeviceMemory, Holder
 from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
 from bottleneck_lab.report.terminal import Sheet
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from bottleneck_lab.analysis.compare import Comparison
-from bottleneck_lab.analysis.held import DeviceMemory
+from bottleneck_lab.analysis.device_memory import DeviceMemory
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.analysis.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Analysis
@@ -26,7 +26,7 @@ from bottleneck_lab.report.page_scaling import scaling_section
 from bottleneck_lab.report.page_summary import findings_section, operators_section, time_section
 from bottleneck_lab.report.page_timeline import timeline_section
 from bottleneck_lab.report.page_verdict import (
-    Answered,
+    AnsweredQuestion,
     attempts_section,
     circumstances_section,
     diagnosis_section,
@@ -40,7 +40,7 @@ def render_html(
     title: str,
     capture: Analysis | None = None,
     attempts: Sequence[Verdict] = (),
-    diagnosis: Sequence[Answered] = (),
+    diagnosis: Sequence[AnsweredQuestion] = (),
     environment: Mapping[str, str] | None = None,
     scaling: Sequence[Sweep] = (),
     calibration: Calibration | None = None,

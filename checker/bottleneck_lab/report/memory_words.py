@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.held import DeviceMemory, Holder, Refusal
+from bottleneck_lab.analysis.device_memory import DeviceMemory, FailedAllocation, Holder
 from bottleneck_lab.report import words
 
 COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
@@ -31,7 +31,7 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     return told
 
 
-def describe_refusal(refusal: Refusal) -> str:
+def describe_refusal(refusal: FailedAllocation) -> str:
     """An allocation that failed."""
     return (
         f"Out of memory: {words.format_bytes(refusal.bytes)} asked for at {refusal.line}, with {words.format_bytes(refusal.device_free_bytes)} free on "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bottleneck_lab.grading.calibration import Calibration, Foretold, describe_calibration, describe_point
+from bottleneck_lab.grading.calibration import Calibration, PastPrediction, describe_calibration, describe_point
 from bottleneck_lab.report.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page_verdict import section
 
@@ -31,7 +31,7 @@ def calibration_section(found: Calibration | None) -> Section | None:
     )
 
 
-def _chart(points: list[Foretold]) -> Markup:
+def _chart(points: list[PastPrediction]) -> Markup:
     """Measured over predicted, both logarithmic from 1x (or less) on."""
     gains = [gain for point in points for gain in (point.predicted, point.measured)]
     low, high = math.log(min(*gains, 1.0)), math.log(max(*gains, 2.0) * 1.1)

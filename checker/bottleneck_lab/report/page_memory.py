@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bottleneck_lab.analysis.held import DeviceMemory
+from bottleneck_lab.analysis.device_memory import DeviceMemory
 from bottleneck_lab.report.charts import levels_chart
 from bottleneck_lab.report.markup import Markup, Section, table, tag
 from bottleneck_lab.report.memory_words import COLUMNS, describe_levels, describe_refusal, holder_cells

@@ -13,7 +13,7 @@ MARKS = {True: ("✓", "PASS", "holds"), False: ("✗", "FAIL", "does not hold")
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredQuestion:
     """A question of the diagnosis with the learner's answer, and what the capture says about it.
 
     `holds` is None where the answer is not compared with anything.
@@ -84,7 +84,7 @@ def _attempt_row(number: int, verdict: Verdict) -> list[str]:
     return [str(number), outcome, words.headline(verdict), figures, words.format_moment(verdict.started_at)]
 
 
-def diagnosis_section(diagnosis: Sequence[Answered]) -> Section | None:
+def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
     """The learner's answers beside what the capture shows."""
     if not diagnosis:
         return None
@@ -93,7 +93,7 @@ def diagnosis_section(diagnosis: Sequence[Answered]) -> Section | None:
     return section("diagnosis", "Your diagnosis", table(head, rows, caption="Your answers beside the evidence"))
 
 
-def _answer_mark(answered: Answered) -> str:
+def _answer_mark(answered: AnsweredQuestion) -> str:
     if answered.holds is None:
         return ""
     sign, style, spoken = MARKS[answered.holds]

@@ -17,7 +17,7 @@ from bottleneck_lab.workspace.folder import Workspace, now, read_json
 GENERATE_S = 120
 
 
-class Drawn(msgspec.Struct, frozen=True):
+class DrawnCase(msgspec.Struct, frozen=True):
     """One case that was drawn. `answers` are empty, and `named` None, until the learner has answered: once, and for good."""
 
     program: str
@@ -27,13 +27,13 @@ class Drawn(msgspec.Struct, frozen=True):
     named: bool | None = None
 
 
-def load_drawn(workspace: Workspace) -> list[Drawn]:
+def load_drawn(workspace: Workspace) -> list[DrawnCase]:
     """The cases drawn so far, oldest first."""
     file = workspace.state / "siblings.json"
-    return read_json(file, list[Drawn]) if file.exists() else []
+    return read_json(file, list[DrawnCase]) if file.exists() else []
 
 
-def spec_of(workspace: Workspace, drawn: Drawn) -> SiblingSpec:
+def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
     """What the lab says of a case that was drawn. Raises UsageError where this edition of the lab does not have it."""
     for spec in workspace.lab.spec.siblings:
         if spec.program == drawn.program:
@@ -43,7 +43,7 @@ def spec_of(workspace: Workspace, drawn: Drawn) -> SiblingSpec:
     )
 
 
-def open_case(workspace: Workspace) -> Drawn | None:
+def open_case(workspace: Workspace) -> DrawnCase | None:
     """The case that waits for an answer; None when there is none."""
     drawn = load_drawn(workspace)
     return drawn[-1] if drawn and drawn[-1].named is None else None
@@ -55,7 +55,7 @@ def traces_of(workspace: Workspace, number: int | None = None) -> list[Path]:
     return sorted((workspace.state / "siblings" / f"{place:04}").glob("*.json.gz"))
 
 
-def draw(workspace: Workspace, rng: random.Random) -> Drawn:
+def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
     """The open case, or a new one: of those that this learner has met least often. Raises UsageError where the lab has none."""
     found = open_case(workspace)
     if found and traces_of(workspace):
@@ -67,7 +67,7 @@ def draw(workspace: Workspace, rng: random.Random) -> Drawn:
         drawn = [each for each in load_drawn(workspace) if each.named is not None]
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
-        case = Drawn(program, rng.randrange(1, 1_000_000), now())
+        case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
         _generate(workspace.lab, case, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
         _write(workspace, [*drawn, case])
     return case
@@ -80,11 +80,11 @@ def answer(workspace: Workspace, answers: dict[str, Answer], *, named: bool) -> 
         _write(workspace, [*before, msgspec.structs.replace(case, answers=answers, named=named)])
 
 
-def _write(workspace: Workspace, drawn: list[Drawn]) -> None:
+def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
     workspace.write(workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn)))
 
 
-def _generate(lab: Lab, case: Drawn, folder: Path) -> None:
+def _generate(lab: Lab, case: DrawnCase, folder: Path) -> None:
     """A pack has programs of its own, or uses those of this project."""
     own = lab.root / "datasets" / "siblings.py"
     script = own if own.is_file() else content_root() / "datasets" / "siblings.py"

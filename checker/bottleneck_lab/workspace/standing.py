@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bottleneck_lab.catalog import Lab, QuestionSpec
-from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
-Captured = Callable[[str], Seen | None]
+Captured = Callable[[str], CaptureFigures | None]
 """The capture of that name; None where it is not here."""
 
 

@@ -6,7 +6,7 @@ import pytest
 from bottleneck_lab.analysis.compiled import sum_up
 from bottleneck_lab.analysis.machine_code import read_reports
 from bottleneck_lab.analysis.ptx import read_ptx
-from bottleneck_lab.analysis.warp import SHARED_WINDOW, Followed, Launch, follow, passes, sectors
+from bottleneck_lab.analysis.warp import SHARED_WINDOW, Launch, WarpAccesses, follow, passes, sectors
 
 LANE = np.arange(32, dtype=np.int64)
 
@@ -32,13 +32,13 @@ mov.u32 %r2, %tid.x;
 """
 
 
-def run(body: str, *, threads: int = 64, number: int = 4) -> Followed:
+def run(body: str, *, threads: int = 64, number: int = 4) -> WarpAccesses:
     kernel = read_ptx(f"{HEAD}{body}\nret;\n}}\n")["kernel"]
     arguments = [(1 << 32).to_bytes(8, "little"), number.to_bytes(4, "little")]
     return follow(kernel, Launch("kernel", (8, 1, 1), (threads, 1, 1), 1024, arguments))
 
 
-def rates(found: Followed) -> list[tuple[int, str, str, int, float, float]]:
+def rates(found: WarpAccesses) -> list[tuple[int, str, str, int, float, float]]:
     return [
         (
             access.line,
@@ -197,7 +197,7 @@ def test_near_identical_kernels_are_one_and_what_is_reached_stays():
     names = ("one", "two")
     resources = "Resource usage:\n" + "".join(function.format(name) for name in names)
     reports = read_reports(resources, "code for sm_90a\n" + "".join(code.format(name) for name in names))
-    launches = [(Launch(name, (1, 1, 1), (128, 1, 1), 32768, []), Followed([], True)) for name in names]
+    launches = [(Launch(name, (1, 1, 1), (128, 1, 1), 32768, []), WarpAccesses([], True)) for name in names]
     found = sum_up("kernel.cu", {"90a": reports}, launches, str)
     (group,) = found.groups
     assert group.kernels == ["one", "two"]

@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck_lab.capture import ncu, nsys, program, sanitizer
 from bottleneck_lab.capture.launchers import as_python, split
-from bottleneck_lab.capture.recording import Ended, Options, Request, typed
+from bottleneck_lab.capture.recording import CommandEnd, Options, Request, typed
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 
 NSYS_2022 = """
@@ -112,12 +112,12 @@ class TestNsys:
         if file:
             (tmp_path / file).touch()
         with pytest.raises(CaptureError, match=words):
-            nsys.exported("nsys", tmp_path, Ended(0, False, False, 1.0, "SKIPPED"))
+            nsys.exported("nsys", tmp_path, CommandEnd(0, False, False, 1.0, "SKIPPED"))
 
     def test_ranks_are_in_the_order_of_their_numbers(self, tmp_path):
         for rank in range(12):
             (tmp_path / f"report_{rank}.sqlite").touch()
-        files = nsys.exported("nsys", tmp_path, Ended(0, False, False, 1.0, ""))
+        files = nsys.exported("nsys", tmp_path, CommandEnd(0, False, False, 1.0, ""))
         assert files == [f"report_{rank}.sqlite" for rank in range(12)]
 
 
@@ -157,7 +157,7 @@ class TestNcu:
         ],
     )
     def test_what_it_says_is_understood(self, said, error, words):
-        found = ncu.explain(Ended(1, False, False, 1.0, said.replace("Failed to", "failed to")))
+        found = ncu.explain(CommandEnd(1, False, False, 1.0, said.replace("Failed to", "failed to")))
         assert isinstance(found, error)
         assert words in found.message
         assert found.remedy
@@ -187,11 +187,11 @@ class TestSanitizer:
     )
     def test_its_summary_is_read(self, tmp_path, text, words):
         (tmp_path / "r.txt").write_text(text)
-        assert words in sanitizer.found(tmp_path / "r.txt", Ended(0, False, False, 1.0, ""))
+        assert words in sanitizer.found(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
 
     def test_a_run_without_a_summary_proves_nothing(self, tmp_path):
         with pytest.raises(CaptureError, match="was inconclusive"):
-            sanitizer.found(tmp_path / "r.txt", Ended(0, False, False, 1.0, ""))
+            sanitizer.found(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
 
 
 class TestTorch:

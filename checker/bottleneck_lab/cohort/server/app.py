@@ -29,7 +29,7 @@ from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, find, 
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import judge_of
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.report.words import lab_name
@@ -48,7 +48,7 @@ class State:
         self.cohort = cohort
         self.url = url
         self.public_key = cohort.public_key
-        self.judge = judge_of(self.public_key)
+        self.judge = verdict_reader_of(self.public_key)
         self.intake = Intake(cohort)
         self.hub = Hub(cohort.database)
         self.joins = Limit(400, 60)

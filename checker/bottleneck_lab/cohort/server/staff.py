@@ -9,13 +9,13 @@ from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort import leases, people
+from bottleneck_lab.cohort.capture_reading import render_report
 from bottleneck_lab.cohort.exports import ENDINGS, FORMATS, TYPES, Format, export
 from bottleneck_lab.cohort.folder import folder_name
 from bottleneck_lab.cohort.grades import Grade, load_grades
 from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.people import Session, clean
 from bottleneck_lab.cohort.qr import qr_page
-from bottleneck_lab.cohort.reading import render_report
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.rules import all_extensions, extend, load_rules, set_rules

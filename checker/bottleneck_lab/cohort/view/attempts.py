@@ -10,11 +10,11 @@ from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.ledger import Told
+from bottleneck_lab.cohort.ledger import Circumstances
 from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.workspace.commitments import Record
@@ -39,17 +39,17 @@ class Attempt(msgspec.Struct, frozen=True):
     figures: dict[str, float]
     record: Record | None
     capture: str | None
-    judged: Judged | None
+    judged: CheckedVerdict | None
 
 
-class Line(msgspec.Struct, frozen=True):
+class DiffLine(msgspec.Struct, frozen=True):
     """A line of a difference; `kind` is added, removed, place or same."""
 
     kind: str
     text: str
 
 
-class Answered(msgspec.Struct, frozen=True):
+class AnsweredQuestion(msgspec.Struct, frozen=True):
     """A question of the lab with the answers that were committed to it, oldest first."""
 
     ask: str
@@ -62,15 +62,15 @@ class Whole(msgspec.Struct, frozen=True):
     attempt: Attempt
     person: str
     name: str
-    rounds: list[tuple[Judged, Verdict | None]]
+    rounds: list[tuple[CheckedVerdict, Verdict | None]]
     leases: list[tuple[str, str, float, float | None, str | None]]
-    changes: dict[str, list[Line]]
+    changes: dict[str, list[DiffLine]]
     against: str
     receipt: str
-    diagnosis: list[Answered]
+    diagnosis: list[AnsweredQuestion]
 
 
-def load_attempts(connection: Connection, judge: Judge, *where: Any) -> list[Attempt]:
+def load_attempts(connection: Connection, judge: VerdictReader, *where: Any) -> list[Attempt]:
     """Submissions, newest first."""
     table = tables.submissions
     judged = {one.submission: one for one in judge.latest(connection, *where)}
@@ -78,8 +78,8 @@ def load_attempts(connection: Connection, judge: Judge, *where: Any) -> list[Att
     return [_attempt(row, judged.get(row.handle)) for row in connection.execute(query)]
 
 
-def _attempt(row: Any, judged: Judged | None) -> Attempt:
-    told = msgspec.json.decode(row.told, type=Told)
+def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
+    told = msgspec.json.decode(row.told, type=Circumstances)
     return Attempt(
         row.handle,
         row.lab,
@@ -97,7 +97,9 @@ def _attempt(row: Any, judged: Judged | None) -> Attempt:
     )
 
 
-def load_whole(connection: Connection, judge: Judge, blobs: Blobs, handle: str, against: str = "shipped") -> Whole:
+def load_whole(
+    connection: Connection, judge: VerdictReader, blobs: Blobs, handle: str, against: str = "shipped"
+) -> Whole:
     """One submission. `against`: what its files are compared with, the `shipped` ones or those of the attempt `before`. Raises RefusedError."""
     table, people, leases = tables.submissions, tables.people, tables.leases
     row = connection.execute(select(table).where(table.c.handle == handle)).first()
@@ -117,15 +119,15 @@ def load_whole(connection: Connection, judge: Judge, blobs: Blobs, handle: str, 
         _changes(old, files_of(blobs.get(row.blob))),
         against,
         row.receipt,
-        _diagnosis(load_labs()[row.lab], msgspec.json.decode(row.told, type=Told).record),
+        _diagnosis(load_labs()[row.lab], msgspec.json.decode(row.told, type=Circumstances).record),
     )
 
 
-def _diagnosis(lab: Lab, record: Record | None) -> list[Answered]:
+def _diagnosis(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
     """What was committed, question by question."""
     commitments = record.commitments if record else []
     return [
-        Answered(
+        AnsweredQuestion(
             question.ask,
             [format_answer(question, each.answers[question.id]) for each in commitments if question.id in each.answers],
         )
@@ -155,14 +157,14 @@ def _files_before(connection: Connection, blobs: Blobs, row: Any) -> dict[str, b
     return files_of(blobs.get(blob)) if blob else _shipped(load_labs()[row.lab])
 
 
-def _changes(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, list[Line]]:
+def _changes(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, list[DiffLine]]:
     return {name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted({*old, *new})}
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
-def _difference(old: bytes, new: bytes) -> list[Line]:
+def _difference(old: bytes, new: bytes) -> list[DiffLine]:
     before, after = (data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES] for data in (old, new))
     lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
-    return [Line(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]]
+    return [DiffLine(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]]

@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 
 BINS = 20
 
@@ -23,7 +23,7 @@ class Distribution(msgspec.Struct, frozen=True):
     learners: int
 
 
-def load_distribution(connection: Connection, judge: Judge, lab: str) -> Distribution:
+def load_distribution(connection: Connection, judge: VerdictReader, lab: str) -> Distribution:
     """Of all verdicts of a lab; those that were altered are left out."""
     judged = [one for one in judge.latest(connection, tables.submissions.c.lab == lab) if one.problem is None]
     best = _best(judged)
@@ -40,16 +40,16 @@ def load_distribution(connection: Connection, judge: Judge, lab: str) -> Distrib
     )
 
 
-def _best(judged: list[Judged]) -> list[Judged]:
+def _best(judged: list[CheckedVerdict]) -> list[CheckedVerdict]:
     """Each learner's best attempt: passed before failed, then the better figure."""
-    best: dict[int, Judged] = {}
+    best: dict[int, CheckedVerdict] = {}
     for one in judged:
         if one.value is not None and (one.person not in best or _rank(one) > _rank(best[one.person])):
             best[one.person] = one
     return list(best.values())
 
 
-def _rank(one: Judged) -> tuple[bool, float]:
+def _rank(one: CheckedVerdict) -> tuple[bool, float]:
     value = one.value or 0.0
     return one.passed, value if one.direction == "at_least" else -value
 

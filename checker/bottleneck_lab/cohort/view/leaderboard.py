@@ -7,10 +7,10 @@ from sqlalchemy import Connection, select
 
 from bottleneck_lab.cohort.rules import load_rules
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge
+from bottleneck_lab.cohort.view.verdicts import VerdictReader
 
 
-class Placed(msgspec.Struct, frozen=True):
+class LeaderboardRow(msgspec.Struct, frozen=True):
     """One line: labs passed, and how many submissions that took."""
 
     place: int
@@ -19,7 +19,7 @@ class Placed(msgspec.Struct, frozen=True):
     submissions: int
 
 
-def load_leaderboard(connection: Connection, judge: Judge, now: float) -> list[Placed]:
+def load_leaderboard(connection: Connection, judge: VerdictReader, now: float) -> list[LeaderboardRow]:
     """The most labs first, then the fewest submissions; equals share a place."""
     people = tables.people
     shown = {
@@ -34,4 +34,6 @@ def load_leaderboard(connection: Connection, judge: Judge, now: float) -> list[P
         scores[person] = (len({one.lab for one in mine if one.passed}), len(mine))
     ordered = sorted(scores, key=lambda person: (-scores[person][0], scores[person][1], shown[person]))
     order = [(-scores[person][0], scores[person][1]) for person in ordered]
-    return [Placed(1 + order.index(order[at]), shown[person], *scores[person]) for at, person in enumerate(ordered)]
+    return [
+        LeaderboardRow(1 + order.index(order[at]), shown[person], *scores[person]) for at, person in enumerate(ordered)
+    ]

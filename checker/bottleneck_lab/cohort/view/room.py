@@ -10,10 +10,10 @@ from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.leases import queue_length
-from bottleneck_lab.cohort.line import load_line
+from bottleneck_lab.cohort.queue_order import load_queue
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge, Judged
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.cohort.workers import Runner, load_runners
 from bottleneck_lab.grading.verdict import Outcome
 
@@ -100,7 +100,7 @@ class Room(msgspec.Struct, frozen=True):
         return sum(row.passed for row in self.rows)
 
 
-def load_room(connection: Connection, judge: Judge, now: float) -> Room:
+def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
     """The room as it is at this moment."""
     labs = list(load_labs())
     runners = load_runners(connection)
@@ -155,12 +155,12 @@ def _queue(connection: Connection) -> list[Queued]:
         *running,
         *(
             Queued(one.handle, names[one.person], one.lab, one.device, "queued", one.queued)
-            for one in load_line(connection)
+            for one in load_queue(connection)
         ),
     ]
 
 
-def _rows(connection: Connection, judge: Judge, labs: list[str], now: float) -> list[Row]:
+def _rows(connection: Connection, judge: VerdictReader, labs: list[str], now: float) -> list[Row]:
     judged = {one.submission: one for one in judge.latest(connection)}
     handed_in: dict[int, list[Any]] = defaultdict(list)
     table = tables.submissions
@@ -176,7 +176,7 @@ def _rows(connection: Connection, judge: Judge, labs: list[str], now: float) -> 
     return [_row(person, handed_in[person.id], judged, labs, now) for person in connection.execute(query)]
 
 
-def _row(person: Any, handed_in: list[Any], judged: dict[str, Judged], labs: list[str], now: float) -> Row:
+def _row(person: Any, handed_in: list[Any], judged: dict[str, CheckedVerdict], labs: list[str], now: float) -> Row:
     verdicts = [judged[one.handle] for one in handed_in if one.handle in judged]
     failed, since = _since_progress(verdicts, person.joined or person.created)
     cells = [_cell(lab, [one for one in handed_in if one.lab == lab], judged) for lab in labs]
@@ -197,7 +197,7 @@ def _row(person: Any, handed_in: list[Any], judged: dict[str, Judged], labs: lis
     )
 
 
-def _since_progress(verdicts: list[Judged], since: float) -> tuple[int, float]:
+def _since_progress(verdicts: list[CheckedVerdict], since: float) -> tuple[int, float]:
     """Failed attempts since the last progress, and when that was. Progress: more criteria of a lab hold than ever before, or all."""
     best: dict[str, int] = {}
     failed = 0
@@ -219,7 +219,7 @@ _STATES = {
 }
 
 
-def _cell(lab: str, handed_in: list[Any], judged: dict[str, Judged]) -> Cell:
+def _cell(lab: str, handed_in: list[Any], judged: dict[str, CheckedVerdict]) -> Cell:
     """A lab once passed stays so; otherwise the latest attempt counts."""
     if not handed_in:
         return Cell(lab)

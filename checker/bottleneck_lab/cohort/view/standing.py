@@ -8,22 +8,22 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.line import load_line, load_pace
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.people import Person
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
+from bottleneck_lab.cohort.queue_order import load_pace, load_queue
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rules import Rules, load_rules, rules_for
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.judged import Judge, Judged
 from bottleneck_lab.cohort.view.room import announcements
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 
 SHOWN = 50
 """The latest so many submissions are listed."""
 
 
-def load_standing(connection: Connection, judge: Judge, person: Person, handle: str, now: float) -> Standing:
+def load_standing(connection: Connection, judge: VerdictReader, person: Person, handle: str, now: float) -> Standing:
     """One submission of this learner. Raises RefusedError for one that is somebody else's, just as for one that is nobody's."""
     table = tables.submissions
     row = connection.execute(select(table).where(table.c.handle == handle, table.c.person == person.id)).first()
@@ -42,9 +42,11 @@ def _with_document(standing: Standing, document: str) -> Standing:
     return replace(standing, verdict=document)
 
 
-def _standing(connection: Connection, row: Row[Any], judged: Judged | None, rules: Rules, now: float) -> Standing:
+def _standing(
+    connection: Connection, row: Row[Any], judged: CheckedVerdict | None, rules: Rules, now: float
+) -> Standing:
     ahead = (
-        next((place for place, one in enumerate(load_line(connection)) if one.id == row.id), 0)
+        next((place for place, one in enumerate(load_queue(connection)) if one.id == row.id), 0)
         if row.state == "queued"
         else 0
     )
@@ -61,7 +63,7 @@ def _standing(connection: Connection, row: Row[Any], judged: Judged | None, rule
     )
 
 
-def load_me(connection: Connection, judge: Judge, person: Person, now: float) -> Me:
+def load_me(connection: Connection, judge: VerdictReader, person: Person, now: float) -> Me:
     """Everything on a learner's own page."""
     table, cohort = tables.submissions, connection.execute(select(tables.cohort)).one()
     rows = connection.execute(select(table).where(table.c.person == person.id).order_by(table.c.id.desc())).all()
@@ -82,7 +84,13 @@ def load_me(connection: Connection, judge: Judge, person: Person, now: float) ->
 
 
 def _lab(
-    connection: Connection, slug: str, rules: Rules, person: Person, rows: Any, judged: dict[str, Judged], now: float
+    connection: Connection,
+    slug: str,
+    rules: Rules,
+    person: Person,
+    rows: Any,
+    judged: dict[str, CheckedVerdict],
+    now: float,
 ) -> LabStanding:
     lab = load_labs()[slug]
     mine = [judged.get(row.handle) for row in rows if row.lab == slug]

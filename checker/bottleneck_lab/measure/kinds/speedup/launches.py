@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck_lab.analysis.ptx import Kernel, read_ptx
-from bottleneck_lab.analysis.warp import Followed, Launch, follow
+from bottleneck_lab.analysis.warp import Launch, WarpAccesses, follow
 from bottleneck_lab.measure.kinds.speedup import HostCall
 from bottleneck_lab.measure.kinds.speedup.compilers import compile_host
 from bottleneck_lab.measure.kinds.speedup.static_check import disassembled
@@ -23,14 +23,14 @@ ARCHITECTURE = "90a"
 CALL_S = 20
 
 
-class Launched(msgspec.Struct, frozen=True):
+class TracedLaunch(msgspec.Struct, frozen=True):
     """A kernel's launch, and what the first warp of it does to memory."""
 
     launch: Launch
-    followed: Followed
+    followed: WarpAccesses
 
 
-def read_launches(source: Path, calls: tuple[HostCall, ...], folder: Path | None = None) -> list[Launched]:
+def read_launches(source: Path, calls: tuple[HostCall, ...], folder: Path | None = None) -> list[TracedLaunch]:
     """What these calls of a .cu file's host functions launch; nothing where its host code does not run without a GPU.
 
     Raises UsageError for a source that does not compile, MachineError without a compiler.
@@ -38,7 +38,9 @@ def read_launches(source: Path, calls: tuple[HostCall, ...], folder: Path | None
     library = compile_host(source, Path(__file__).with_name("launches.c"), ARCHITECTURE, folder)
     kernels = read_ptx(disassembled("-ptx", library))
     launches = _called(library, kernels, calls)
-    return [Launched(launch, follow(kernels[launch.kernel], launch)) for launch in launches if launch.kernel in kernels]
+    return [
+        TracedLaunch(launch, follow(kernels[launch.kernel], launch)) for launch in launches if launch.kernel in kernels
+    ]
 
 
 def _called(library: Path, kernels: dict[str, Kernel], calls: tuple[HostCall, ...]) -> list[Launch]:

@@ -48,7 +48,7 @@ class Training:
     """What the worker says of its own memory and waits."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class WorkerReport(msgspec.Struct, frozen=True):
     """A worker's answer beside the parameters' arrays, which come in the order of `names`."""
 
     reports: Reports
@@ -129,10 +129,10 @@ def _session(
         yield session
 
 
-def _said(session: CallSession, text: Any) -> Said:
+def _said(session: CallSession, text: Any) -> WorkerReport:
     """The text of an answer. Raises the fault of a worker that sent something else."""
     try:
-        return msgspec.json.decode(str(text), type=Said)
+        return msgspec.json.decode(str(text), type=WorkerReport)
     except msgspec.MsgspecError as error:
         raise session.fault("tampered", f"training: the reports cannot be read ({error}).") from None
 

@@ -18,7 +18,7 @@ STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compi
 """Reasons of a FAIL for which nothing that held before counts."""
 
 
-class Judged(msgspec.Struct, frozen=True):
+class CheckedVerdict(msgspec.Struct, frozen=True):
     """What a verdict comes to. `value` and `target` are those of the lab's first target; `problem` says why the record is not to be believed."""
 
     submission: str
@@ -82,35 +82,35 @@ def _query(*columns: Any) -> Select[Any]:
     )
 
 
-class Judge:
+class VerdictReader:
     """Reads verdicts with the cohort's public key. What was verified once is remembered by the hash of all that was verified."""
 
     def __init__(self, public_key: str) -> None:
         self._key = public_key_of(public_key.encode())
-        self._seen: dict[bytes, Judged] = {}
+        self._seen: dict[bytes, CheckedVerdict] = {}
 
-    def latest(self, connection: Connection, *where: Any) -> list[Judged]:
+    def latest(self, connection: Connection, *where: Any) -> list[CheckedVerdict]:
         """The latest verdict of each submission, oldest first. `where` narrows it down."""
         verdicts = tables.verdicts
         newest = select(func.max(verdicts.c.id)).group_by(verdicts.c.submission)
         return [self._read(row) for row in connection.execute(_query().where(verdicts.c.id.in_(newest), *where))]
 
-    def all_of(self, connection: Connection, submission: str) -> list[tuple[Judged, Verdict | None, str]]:
+    def all_of(self, connection: Connection, submission: str) -> list[tuple[CheckedVerdict, Verdict | None, str]]:
         """Every round's verdict of one submission, with the whole verdict and the signed document."""
         rows = connection.execute(_query().where(tables.submissions.c.handle == submission))
         return [(judged, self._whole(row, judged), row.document) for row in rows for judged in [self._read(row)]]
 
-    def _whole(self, row: Row[Any], judged: Judged) -> Verdict | None:
+    def _whole(self, row: Row[Any], judged: CheckedVerdict) -> Verdict | None:
         return None if judged.problem else verify_bytes(row.document.encode(), self._key).verdict
 
-    def _read(self, row: Row[Any]) -> Judged:
+    def _read(self, row: Row[Any]) -> CheckedVerdict:
         digest = hashlib.sha256(repr(tuple(row)).encode()).digest()
         if digest not in self._seen:
             self._seen[digest] = self._judge(row)
         return self._seen[digest]
 
-    def _judge(self, row: Row[Any]) -> Judged:
-        base = Judged(row.handle, row.person, row.lab, row.round, row.received, row.recorded, row.checker)
+    def _judge(self, row: Row[Any]) -> CheckedVerdict:
+        base = CheckedVerdict(row.handle, row.person, row.lab, row.round, row.received, row.recorded, row.checker)
         checked = verify_bytes(row.document.encode(), self._key)
         binding = Binding(row.cohort, row.learner, row.handle, row.nonce)
         problem = None if checked.ok else checked.sentence
@@ -121,7 +121,7 @@ class Judge:
         return _figures(base, checked.verdict)
 
 
-def _figures(base: Judged, verdict: Verdict) -> Judged:
+def _figures(base: CheckedVerdict, verdict: Verdict) -> CheckedVerdict:
     target = next((one for one in verdict.criteria if one.kind == "target" and one.target is not None), None)
     figures: dict[str, Any] = (
         {} if target is None else {name: getattr(target, name) for name in ("value", "target", "unit", "direction")}
@@ -141,6 +141,6 @@ def _figures(base: Judged, verdict: Verdict) -> Judged:
 
 
 @cache
-def judge_of(public_key: str) -> Judge:
+def verdict_reader_of(public_key: str) -> VerdictReader:
     """The one reader of a cohort in this process, so that all pages share what it remembers."""
-    return Judge(public_key)
+    return VerdictReader(public_key)

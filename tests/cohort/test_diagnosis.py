@@ -11,13 +11,13 @@ from bottleneck_lab import catalog
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.analysis.window import Window
-from bottleneck_lab.cohort import people, told
+from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.capture_reading import read_figures, render_report
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
+from bottleneck_lab.cohort.diagnosis import AS_TOLD, FROM_CAPTURE, NO_CAPTURE, Diagnosis
 from bottleneck_lab.cohort.handing_in import capture_files, files_problem
 from bottleneck_lab.cohort.protocol import content_of
-from bottleneck_lab.cohort.reading import read_figures, render_report
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.told import Diagnosis
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import Outcome
@@ -109,7 +109,7 @@ def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dat
         ("where", True),
         ("predicted_gain", True),
     ]
-    assert (prediction.predicted, diagnosis.notes) == (1.1, [told.AS_TOLD, told.FROM_CAPTURE])
+    assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_TOLD, FROM_CAPTURE])
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
     assert (standing.named, standing.hints, standing.corrections, standing.copied) == (True, 1, 0, False)
 
@@ -128,7 +128,7 @@ def test_without_a_capture_nothing_is_said_of_it(tmp_path, dataloader, handed_in
     files, record = handed_in
     diagnosis = Diagnosis(dataloader, files, tmp_path / "none", record)
     assert [result.id for result in diagnosis.graded()[0]] == ["cause", "predicted_gain"]
-    assert diagnosis.notes[1] == told.NO_CAPTURE.format(why="none came with the submission.")
+    assert diagnosis.notes[1] == NO_CAPTURE.format(why="none came with the submission.")
     assert diagnosis.standing(verdict_of(dataloader, files, "virtual")).named is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bottleneck_lab.analysis.held import find_device_memory, own_line
+from bottleneck_lab.analysis.device_memory import find_device_memory, own_line
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents, Annotation, Block, Frame, Segment, Snapshot
 
 LIBRARY = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"

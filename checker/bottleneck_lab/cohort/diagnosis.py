@@ -11,9 +11,9 @@ from typing import Any
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import Lab
-from bottleneck_lab.cohort.reading import read_figures
+from bottleneck_lab.cohort.capture_reading import read_figures
 from bottleneck_lab.errors import CaptureError, LabError
-from bottleneck_lab.grading.diagnosis import Seen, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing, Verdict
 from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -41,7 +41,7 @@ class Diagnosis:
         if self._seen is None:
             self.questions = [question for question in self.questions if not needs_capture([question])]
 
-    def _read(self, capture: Path) -> Seen | None:
+    def _read(self, capture: Path) -> CaptureFigures | None:
         """The learner's capture as answers are held against it; None, and a note why, where there is none to be read."""
         if not capture.is_dir():
             self.notes.append(NO_CAPTURE.format(why="none came with the submission."))
@@ -76,7 +76,7 @@ class Diagnosis:
             return standing_of(self._lab, record, verdict, self._files, self._captured)
         return Standing(None, copied=True) if is_copied(self._lab, record, self._files) else None
 
-    def _captured(self, name: str) -> Seen | None:
+    def _captured(self, name: str) -> CaptureFigures | None:
         return self._seen if name == self._record.commitments[-1].capture else None
 
 

@@ -45,7 +45,7 @@ class Holder(msgspec.Struct, frozen=True):
     freed_at: str
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class FailedAllocation(msgspec.Struct, frozen=True):
     """An allocation that failed: what was asked for, what the device had free, and what the allocator had and nobody used."""
 
     line: str
@@ -76,7 +76,7 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     steps: int
     growth_bytes_per_step: int
     holders: list[Holder]
-    refusals: list[Refusal]
+    refusals: list[FailedAllocation]
 
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
@@ -250,9 +250,9 @@ def _most(numbers: NDArray[np.int64], lines: list[str]) -> str:
 
 def _refusals(
     events: AllocatorEvents, level: Ints, reserved: Ints, lines: list[str], of_stack: SmallInts
-) -> list[Refusal]:
+) -> list[FailedAllocation]:
     return [
-        Refusal(
+        FailedAllocation(
             line=lines[of_stack[events.stack[row]]],
             bytes=int(events.bytes[row]),
             device_free_bytes=int(events.address[row]),

@@ -1,6 +1,6 @@
 """Reading a learner's capture: in a process of its own, in the sandbox where there is one, since the file comes from elsewhere.
 
-`python -m bottleneck_lab.cohort.reading FOLDER` reads what `request.json` there asks, and leaves `reading.json` or `report.html`.
+`python -m bottleneck_lab.cohort.capture_reading FOLDER` reads what `request.json` there asks, and leaves `reading.json` or `report.html`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.cohort.handing_in import DESCRIPTION
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.grading.diagnosis import Seen, figures_of
+from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.measure.sandbox.limits import Limits, set_limits
 from bottleneck_lab.measure.sandbox.process import python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
@@ -45,7 +45,7 @@ class _Reading(msgspec.Struct, frozen=True):
     within: list[dict[str, float]] = []
 
 
-def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Seen:
+def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> CaptureFigures:
     """What a capture shows as a whole and in these stretches, ns from its begin. Raises CaptureError where it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
@@ -54,7 +54,7 @@ def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Seen:
     if reading.problem or len(reading.within) != len(stretches):
         raise CaptureError(reading.problem or "The capture was not read.", "`lab profile` makes another.")
     known = dict(zip(stretches, reading.within, strict=True))
-    return Seen(reading.figures, reading.span_ns, lambda stretch: known.get(stretch, {}))
+    return CaptureFigures(reading.figures, reading.span_ns, lambda stretch: known.get(stretch, {}))
 
 
 def render_report(files: dict[str, bytes], title: str) -> bytes:

@@ -39,7 +39,7 @@ def in_turn(waiting: list[Waiting], running: Counter[int], served: dict[int, flo
     return [one for _, one in sorted(keyed)]
 
 
-def load_line(connection: Connection) -> list[Waiting]:
+def load_queue(connection: Connection) -> list[Waiting]:
     """The waiting in their order, from the database."""
     table, leases = tables.submissions, tables.leases
     query = select(*(table.c[name] for name in Waiting._fields)).where(table.c.state == "queued")
