@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 
+from ..tools import NO_BROWSER, browser_path
 from .fake_job import COMMAND
 from .serving import RUNNER, Process, serving
 
@@ -98,13 +98,12 @@ def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
 
 @pytest.fixture
 def browser():
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("Chromium is not installed")
+    if NO_BROWSER:
+        pytest.skip(NO_BROWSER)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        found = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
         yield found
         found.close()
 
