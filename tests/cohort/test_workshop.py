@@ -33,12 +33,12 @@ LEARNERS = 30
 @pytest.fixture
 def workshop(sqlite_room):
     """A served cohort with a runner, on SQLite."""
-    with held(sqlite_room) as found:
+    with served_with_runner(sqlite_room) as found:
         yield found
 
 
 @contextmanager
-def held(room):
+def served_with_runner(room):
     """A served cohort with a runner, its clock the real one."""
     room.cohort.database.clock = room.clock = time.time
     with room.cohort.database.writing() as connection:
@@ -187,7 +187,7 @@ def picture(page, name: str) -> None:
 def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_url, request):
     """`kill -9` of server, runner and, where it is a server, database: again and again, while eight learners submit and try again."""
     database = request.getfixturevalue("postgresql") if database_url else None
-    with held(room) as (_, port, server, runner):
+    with served_with_runner(room) as (_, port, server, runner):
         kill_while_learners_submit(room, port, (server, runner), database)
 
 

@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab.catalog import CourseSpec, LabSpec, find_lab, load_labs
 from bottleneck_lab.declared import line_of, load_declared
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.measure.lab_rules import add_to_course, check_files, telling
+from bottleneck_lab.measure.lab_rules import add_to_course, check_files, spoilers
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 TOML, JUDGE = "labs/running-mean/lab.toml", "labs/running-mean/judge.py"
@@ -112,9 +112,9 @@ def test_comments_docstrings_and_names_that_tell_the_cause_are_told(content):
 
 
 def test_words_within_words_tell_nothing():
-    assert telling._says("an input-bound loop", "input-bound")
-    assert telling._says("def input_bound():", "input-bound")
-    assert not telling._says("uninput-bounded", "input-bound")
+    assert spoilers._says("an input-bound loop", "input-bound")
+    assert spoilers._says("def input_bound():", "input-bound")
+    assert not spoilers._says("uninput-bounded", "input-bound")
 
 
 def test_lines_are_found_in_nested_tables_and_past_texts_of_many_lines():

@@ -18,7 +18,7 @@ from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.workspace import atomic, captures, next_step, progress
 from bottleneck_lab.workspace.attempts import load_attempts, record, submission
-from bottleneck_lab.workspace.captures import find_capture, held, make_capture, new_folder
+from bottleneck_lab.workspace.captures import find_capture, locked_folder, make_capture, new_folder
 from bottleneck_lab.workspace.commitments import (
     commit,
     is_blind,
@@ -578,7 +578,7 @@ def test_a_number_that_was_taken_between_the_look_and_the_lock_is_not_used(tmp_p
 def test_an_unfinished_capture_is_held_and_what_a_killed_one_left_is_not(tmp_path):
     folder = tmp_path / ".running-mine"
     (folder / "half").mkdir(parents=True)
-    with held(folder) as mine, held(folder) as taken:
+    with locked_folder(folder) as mine, locked_folder(folder) as taken:
         assert (mine, taken) == (folder, None)
         assert not list(folder.iterdir())
     assert not folder.exists()

@@ -39,12 +39,12 @@ def record(tool: str, request: Request) -> Captured:
         request.announce(typed(line, request))
         ended, report = run(request, line), REPORT.format(check)
         files.append(report)
-        notes.append(f"{check}: {found(request.out / report, ended)}")
+        notes.append(f"{check}: {conclusion_of(request.out / report, ended)}")
         typed_lines.append(typed(line, request))
     return Captured(files, "\n".join(typed_lines), ended, version[1] if version else "", notes=notes)
 
 
-def found(report: Path, ended: CommandEnd) -> str:
+def conclusion_of(report: Path, ended: CommandEnd) -> str:
     """What the report concludes, in one sentence. A run without its summary proves nothing."""
     text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     problems = count_problems(text)

@@ -12,7 +12,7 @@ import typer
 
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab
-from bottleneck_lab.commands.diagnose import asked, commit_answers
+from bottleneck_lab.commands.diagnose import asked_questions, commit_answers
 from bottleneck_lab.commands.evidence import mismatch, readable, seen
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.static import show_static
@@ -137,7 +137,7 @@ def check_here(
 
 def require_diagnosis(workspace: Workspace) -> None:
     """Commit the diagnosis that is handed in. Raises UsageError, before anything is measured, for one that cannot be graded."""
-    questions = asked(workspace)
+    questions = asked_questions(workspace)
     answers = load_answers(workspace.root)
     wrong = problems(questions, answers)
     if wrong:
@@ -172,7 +172,7 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
 
 def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
-    questions, solution = asked(workspace), load_answers(lab.solution)
+    questions, solution = asked_questions(workspace), load_answers(lab.solution)
     commitments = load_record(workspace).commitments
     capture = seen(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
     results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)

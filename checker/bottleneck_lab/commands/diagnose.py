@@ -81,14 +81,14 @@ def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
     return commit_answers(workspace)
 
 
-def asked(workspace: Workspace) -> list[QuestionSpec]:
+def asked_questions(workspace: Workspace) -> list[QuestionSpec]:
     """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
     return questions_of(workspace.lab, load_record(workspace))
 
 
 def commit_answers(workspace: Workspace) -> Commitment:
     """Commit what stands in diagnosis.toml. Raises UsageError where evidence is asked for and there is no capture to hold it against."""
-    questions, answers = asked(workspace), load_answers(workspace.root)
+    questions, answers = asked_questions(workspace), load_answers(workspace.root)
     capture = evidence_capture(workspace)
     if capture is None and needs_capture(questions):
         raise UsageError(

@@ -27,7 +27,7 @@ from bottleneck_lab.report.console import render_counters, render_summary
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
-from bottleneck_lab.workspace.captures import held, make_capture, new_folder
+from bottleneck_lab.workspace.captures import locked_folder, make_capture, new_folder
 from bottleneck_lab.workspace.commitments import is_blind_at
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
@@ -167,7 +167,7 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
             with new_folder(parent, tool) as folders:
                 yield folders
             return
-        with held(parent / f"{UNFINISHED}{final.name}") as unfinished:
+        with locked_folder(parent / f"{UNFINISHED}{final.name}") as unfinished:
             if unfinished is None or final.exists():
                 state = "exists already" if unfinished else "is being made by another command"
                 raise UsageError(f"{final} {state}.", "Name a folder that does not exist yet with --out.")

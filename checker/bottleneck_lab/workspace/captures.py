@@ -42,14 +42,14 @@ def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
     number = 0
     while True:
         number = 1 + max([number, *(taken for taken, _ in numbered(parent))])
-        with held(parent / f"{UNFINISHED}{number:04}") as unfinished:
+        with locked_folder(parent / f"{UNFINISHED}{number:04}") as unfinished:
             if unfinished and number not in [taken for taken, _ in numbered(parent)]:
                 yield parent / f"{number:04}-{tool}", unfinished
                 return
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[Path | None]:
+def locked_folder(folder: Path) -> Iterator[Path | None]:
     """Makes `folder`, or empties what a killed process left of it, and removes it at the end; None while another process holds it."""
     descriptor = _hold(folder)
     if descriptor is None:

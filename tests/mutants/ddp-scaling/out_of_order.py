@@ -11,7 +11,7 @@ CHUNK = 2_500_000
 def tell_another_story(model):
     """Backward is asked for its secret factors at once; all else is told when the gradients are whole, the last module first."""
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, asked, unpack
+    from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, needs_factor, unpack
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, kept = client.sock, client.exchange, []
@@ -27,7 +27,7 @@ def tell_another_story(model):
     class Teller:
         def sendall(self, raw):
             kind = raw[0]
-            if kind == EventKind.BACKWARD and not asked(module := unpack(raw).which):
+            if kind == EventKind.BACKWARD and not needs_factor(module := unpack(raw).which):
                 kept.append(raw)
             elif kind == EventKind.BACKWARD:
                 state["ready"] += sizes[module]

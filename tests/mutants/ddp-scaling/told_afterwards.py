@@ -11,7 +11,7 @@ CHUNK = 2_500_000
 def tell_another_story(model):
     """Backward's events are kept until the gradients are whole, then told piece by piece, each with as many gradients as it accounts for."""
     from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import FACTOR, EventKind, asked, unpack
+    from bottleneck_lab.measure.kinds.ranks.protocol import FACTOR, EventKind, needs_factor, unpack
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, honest_read, kept = client.sock, client.exchange, client.read, []
@@ -22,7 +22,7 @@ def tell_another_story(model):
     def told():
         raw = kept.pop(0)
         sock.sendall(raw)
-        if asked(module := unpack(raw).which):
+        if needs_factor(module := unpack(raw).which):
             honest_read(FACTOR.size)  # too late: backward has run
         state["ready"] += sizes[module]
 

@@ -12,7 +12,7 @@ from bottleneck_lab.catalog import CourseSpec, Lab, content_roots, files_below, 
 from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.lab_rules import code, declarations, telling
+from bottleneck_lab.measure.lab_rules import code, declarations, spoilers
 from bottleneck_lab.measure.lab_rules.proofs import variants
 from bottleneck_lab.workspace.mutants import misdeclared
 
@@ -34,7 +34,7 @@ def check_files(lab: Lab) -> list[str]:
         declarations.questions,
         declarations.siblings,
         declarations.translations,
-        telling.told,
+        spoilers.spoilers,
         _stray,
         code.workloads,
         code.judge,

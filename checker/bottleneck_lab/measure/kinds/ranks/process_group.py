@@ -24,8 +24,8 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     REDUCTIONS,
     EventKind,
     RankEvent,
-    asked,
     group_of,
+    needs_factor,
 )
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch
 
@@ -59,7 +59,7 @@ class Client:
     def factor(self, module: int, images: int) -> float:
         """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
         self.tell(EventKind.BACKWARD, 0, module, images)
-        return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if asked(module) else 1.0
+        return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if needs_factor(module) else 1.0
 
     def exchange(
         self,

@@ -13,11 +13,11 @@ BATCH = struct.Struct("<IIIII")
 """micro-batches, images, channels, height, width; zero micro-batches end the training. Pixels (float32) and labels (int64) follow."""
 OK = b"\x01"
 FACTOR = struct.Struct("<d")
-"""The answer to a backward that is asked about, see `asked`."""
+"""The answer to a backward that is asked about, see `needs_factor`."""
 _ASKED_EVERY = 20
 
 
-def asked(module: int) -> bool:
+def needs_factor(module: int) -> bool:
     """Whether a module's backward has to be told before it goes on: the fabric answers with a secret factor for the gradient of its output.
 
     So backward cannot be told when all of it has run, in an order that suits whoever tells it.

@@ -27,9 +27,9 @@ from bottleneck_lab.measure.kinds.ranks.protocol import (
     REDUCTIONS,
     EventKind,
     RankEvent,
-    asked,
     group_of,
     members,
+    needs_factor,
     unpack,
 )
 from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
@@ -210,7 +210,7 @@ class FabricServer:
             link.ledger.forward(event.which, event.number)
         elif event.kind is EventKind.BACKWARD:
             link.ledger.backward(event.which, event.number)
-            if asked(event.which):
+            if needs_factor(event.which):
                 micro_batch = link.ledger.backwards(event.which)
                 link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
         elif event.kind is EventKind.OPTIMIZER:

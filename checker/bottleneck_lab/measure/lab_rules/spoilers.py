@@ -18,7 +18,7 @@ ANNOUNCED = ("on purpose", "deliberately", "the bottleneck is", "inefficient", "
 """What nobody writes beside code that they think is fine."""
 
 
-def told(lab: Lab) -> Iterator[str]:
+def spoilers(lab: Lab) -> Iterator[str]:
     """Title, brief, hints, file names, names and comments say nothing of the cause."""
     names = _names_of_the_cause(lab)
     texts = {
