@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.html import Answered, render_html
+from bottleneck_lab.report.html import AnsweredQuestion, render_html
 
 from ..modules import load_file
 
@@ -26,7 +26,7 @@ def page_of(timeline, verdict):
         title="dataloader",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
-        diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits", True)],
+        diagnosis=[AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)],
     )
 
 

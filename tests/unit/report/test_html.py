@@ -12,7 +12,7 @@ import pytest
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.charts import attempts_chart
-from bottleneck_lab.report.html import Answered, render_comparison_html, render_html
+from bottleneck_lab.report.html import AnsweredQuestion, render_comparison_html, render_html
 from bottleneck_lab.report.markup import Markup, tag
 
 from . import made_up, made_up_capture
@@ -52,7 +52,9 @@ def whole(timeline, verdict):
         title="dataloader",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
-        diagnosis=[Answered("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)],
+        diagnosis=[
+            AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)
+        ],
     )
 
 
