@@ -43,6 +43,7 @@ def rehearse(tmp_path, photos, monkeypatch, capsys):
         assert "nothing is recorded" in said
         assert not (root / "datasets").exists()
         assert [path.name for path in (root / docs).parent.iterdir()] == ["README.md"]
+        assert (root / docs).read_text() == (ROOT / docs).read_text()
         return json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())
 
     def without_data(command, limit_s):

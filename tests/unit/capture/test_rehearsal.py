@@ -90,6 +90,7 @@ def test_what_is_wrong_whatever_the_times_are_is_told(lab, tmp_path):
     assert "no_such_thing" in verdict.summary
 
 
+@pytest.mark.slow  # tests/integration/test_rehearsal.py goes through labs of each kind in every run
 def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monkeypatch, capsys):
     gpu, root, docs = (
         load_file(ROOT / "scripts" / "gpu.py", "gpu_script"),
