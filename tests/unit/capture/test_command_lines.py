@@ -187,11 +187,11 @@ class TestSanitizer:
     )
     def test_its_summary_is_read(self, tmp_path, text, words):
         (tmp_path / "r.txt").write_text(text)
-        assert words in sanitizer.found(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
+        assert words in sanitizer.conclusion_of(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
 
     def test_a_run_without_a_summary_proves_nothing(self, tmp_path):
         with pytest.raises(CaptureError, match="was inconclusive"):
-            sanitizer.found(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
+            sanitizer.conclusion_of(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
 
 
 class TestTorch:
