@@ -84,7 +84,7 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
     return check
 
 
-@pytest.mark.timed
+@pytest.mark.long
 def test_a_kernel_in_order_passes_and_is_explained(verdict):
     found = verdict("in[threadIdx.x]")
     assert found.outcome is Outcome.PASS, found.summary
@@ -96,7 +96,7 @@ def test_a_kernel_in_order_passes_and_is_explained(verdict):
     assert found.measurement["machine_code"][0]["tensor_core"]["HMMA"] > 0
 
 
-@pytest.mark.timed
+@pytest.mark.long
 def test_a_kernel_that_is_fast_enough_and_still_loads_piecemeal_keeps_the_mechanism(verdict):
     found = verdict(NARROW)
     assert (found.outcome, found.reason) == (Outcome.FAIL, "the mechanism is still there"), found.summary
