@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.kinds.ranks import emulation as running
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
@@ -24,6 +25,7 @@ from bottleneck_lab.measure.sandbox import visible
 from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 from ..exploits.hostile import WORKSPACES, find
 from ..modules import load_file
@@ -368,6 +370,13 @@ def test_gradients_that_do_not_meet_over_the_link_leave_ranks_apart(name, refere
     if name == "through_files" and not lets_ranks_part():
         pytest.skip("no namespaces for single ranks on this machine")
     assert "different parameters from rank 0" in (same_training(two_ranks(hostile_or_wrong(name)), reference) or "")
+
+
+@pytest.mark.parametrize("name", ["sums-never-divided", "a-step-late", "micro-batches-added-up"])
+def test_gradients_of_another_size_or_of_another_step_train_otherwise(name, reference, two_ranks, tmp_path):
+    lab = load_labs()["ddp-scaling"]
+    write_mutant(lab, next(mutant for mutant in load_mutants(lab) if mutant.id == name), tmp_path)
+    assert "of the training's way" in (same_training(two_ranks(tmp_path / "train.py"), reference) or "")
 
 
 def test_a_collective_that_is_not_modelled_is_refused_by_its_name(tmp_path, two_ranks):
