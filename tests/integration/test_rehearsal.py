@@ -17,9 +17,10 @@ A_LAB_OF_EACH_KIND = [
     "grade:launch-bound:starter",
     "grade:roofline:solution",
     "grade:resnet-top-ops:solution",
+    "grade:dataloader:starter",
     "capture:sync-points:starter",
 ]
-"""Training, speedup and finding; and a capture with each tool. `make slow` goes through all the others."""
+"""Training, speedup, finding and feed; and a capture with each tool. `make slow` goes through all the others."""
 
 
 @pytest.fixture
