@@ -113,7 +113,7 @@ def compare(names: dict[str, Path], repeat: int) -> None:
         few, many = found[4], found[8]
         problem = same_training(many, reference[8]) or same_training(few, reference[4])
         print(
-            f"{name:14} {few.step_ms:10.3f} {many.step_ms:10.3f} {many.images_per_s / few.images_per_s:7.3f} {many.overlap_share:8.1%} "
+            f"{name:14} {few.step_ms:10.3f} {many.step_ms:10.3f} {many.samples_per_s / few.samples_per_s:7.3f} {many.overlap_share:8.1%} "
             f"{max(found[world].difference(reference[world]) for world in found):9.2e} "
             f"{spread([one for one, _, _ in seen]):7.2%} {wall_s:7.1f} {gib:5.2f} {problem or 'same training'}",
             flush=True,

@@ -63,8 +63,11 @@ def table(recipe: ModuleType) -> dict:
         "backward is twice the forward; chosen, not measured. Written by scripts/ddp_cost_table.py.",
         "optimizer_us": OPTIMIZER_US,
         "micro_batches": recipe.MICRO_BATCHES,
-        "images": recipe.IMAGES,
-        "stand_in": {"images": 4, "size": 32, "classes": recipe.CLASSES},
+        "samples": recipe.IMAGES,
+        "classes": recipe.CLASSES,
+        "stand_in": {"samples": 4, "shape": [3, 32, 32]},
+        "shape": [3, recipe.SIZE, recipe.SIZE],
+        "called": "images",
         "modules": [
             {
                 "name": name,

@@ -705,7 +705,7 @@ class TestDev:
         assert learner.lab("dev", "calibrate", str(laptop), str(server)).returncode == 0
         assert learner.lab("dev", "calibrate", str(tmp_path / "none.json")).returncode == 2
 
-    @pytest.mark.parametrize(("kind", "parts"), [("requests", 4), ("feed", 5)])
+    @pytest.mark.parametrize(("kind", "parts"), [("requests", 4), ("feed", 5), ("ranks", 4)])
     def test_a_new_lab_of_a_kind_outside_any_known_folder_says_how_to_be_found(self, tmp_path, kind, parts):
         author, pack = Learner(tmp_path), tmp_path / "my pack"
         pack.mkdir()

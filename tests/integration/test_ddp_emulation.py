@@ -68,8 +68,10 @@ COSTS = CostTable(
     source="made up",
     optimizer_us=50.0,
     micro_batches=2,
-    images=100,
-    stand_in=StandIn(images=4, size=32, classes=64),
+    samples=100,
+    classes=64,
+    stand_in=StandIn(samples=4, shape=(3, 32, 32)),
+    called="images",
     modules=[ModuleCost(name, elements, 10.0, 20.0) for name, elements in SIZES.items()],
 )
 SECRET = Secret(3, 11)
@@ -434,6 +436,6 @@ def test_the_lab_s_cost_table_is_that_of_its_model():
         for name, module in recipe.make_model().named_modules()
     }
     assert {cost.name: cost.elements for cost in costs.modules} == {name: size for name, size in owners.items() if size}
-    assert (costs.micro_batches, costs.images) == (recipe.MICRO_BATCHES, recipe.IMAGES)
+    assert (costs.micro_batches, costs.samples) == (recipe.MICRO_BATCHES, recipe.IMAGES)
     assert costs.elements * 4 == pytest.approx(102.2e6, rel=1e-3)
     assert load_fabric().nodes(8) == 2

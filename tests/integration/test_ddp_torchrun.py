@@ -32,8 +32,10 @@ def make_model():
 def make_optimizer(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 """
-COSTS = CostTable("test", "made up", 1.0, 2, 8, StandIn(8, 8, 64), [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)])
-SHAPE = {"images": 8, "size": 8, "warmup": 2, "steps": 4}
+COSTS = CostTable(
+    "test", "made up", 1.0, 2, 8, 64, StandIn(8, (3, 8, 8)), [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)]
+)
+SHAPE = {"samples": 8, "shape": [3, 8, 8], "warmup": 2, "steps": 4}
 
 
 @pytest.fixture

@@ -23,7 +23,14 @@ from bottleneck_lab.measure.kinds.ranks.rules import Ledger, Violation
 LAB = Path(__file__).parents[2] / "labs" / "ddp-scaling"
 FABRIC = load_fabric()
 COSTS = CostTable(
-    "test", "made up", 5.0, 2, 10, StandIn(4, 8, 10), [ModuleCost("a", 100_000, 1, 2), ModuleCost("b", 200_000, 1, 2)]
+    "test",
+    "made up",
+    5.0,
+    2,
+    10,
+    10,
+    StandIn(4, (3, 8, 8)),
+    [ModuleCost("a", 100_000, 1, 2), ModuleCost("b", 200_000, 1, 2)],
 )
 SPECS = [
     CriterionSpec("same-training", "correctness", "the same"),
@@ -33,10 +40,10 @@ SPECS = [
 FIGURES = RanksMeasurement(
     few=4,
     many=8,
-    few_images_per_s=100,
-    many_images_per_s=190,
-    baseline_few_images_per_s=98,
-    baseline_many_images_per_s=130,
+    few_samples_per_s=100,
+    many_samples_per_s=190,
+    baseline_few_samples_per_s=98,
+    baseline_many_samples_per_s=130,
     step_ms=10,
     compute_ms=9,
     communication_ms=4,
@@ -228,7 +235,7 @@ def test_an_event_survives_the_wire_and_an_unknown_one_does_not():
 
 
 def test_a_slower_run_on_few_ranks_is_no_better_start():
-    slowed = msgspec.structs.replace(FIGURES, few_images_per_s=50, many_images_per_s=130)
+    slowed = msgspec.structs.replace(FIGURES, few_samples_per_s=50, many_samples_per_s=130)
     assert slowed.scaling == pytest.approx(130 / 98)
     assert [result.holds for result in results(slowed, SPECS)] == [True, False, True]
     assert any("the shipped script is the faster one" in line for line in notes(slowed, COSTS))

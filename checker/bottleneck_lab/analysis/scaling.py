@@ -23,7 +23,7 @@ class Point(msgspec.Struct, frozen=True):
     step_ms: float
     alone_ms: float
     link_ms: float
-    images_per_s: float
+    samples_per_s: float
     source: Literal["reducer", "replayed"]
     broadcast_ms: float = 0.0
 
@@ -70,6 +70,7 @@ class Sweep(msgspec.Struct, frozen=True):
     algorithm: Literal["ring", "tree"]
     points: list[Point]
     assumptions: list[str]
+    called: str = "samples"
 
     def speedup(self, point: Point) -> float:
         """Throughput over that of one rank."""

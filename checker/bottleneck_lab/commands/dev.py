@@ -29,6 +29,7 @@ _EXAMPLES = {
     "speedup": ("example", "running-mean", "smooth.py"),
     "requests": ("example-server", "price-board", "board.py"),
     "feed": ("example-feed", "pump-watch", "train.py"),
+    "ranks": ("example-ranks", "pump-fleet", "train.py"),
 }
 """A lab of each kind that `lab dev new` knows: its folder, its name and its workload's file."""
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
@@ -162,7 +163,10 @@ def new(
         typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.", show_default=False),
     ] = "",
     kind: Annotated[
-        str, typer.Option("--kind", help="What it measures: speedup, requests for a server, or feed for a data loader.")
+        str,
+        typer.Option(
+            "--kind", help="What it measures: speedup, requests (a server), feed (a data loader) or ranks (DDP)."
+        ),
     ] = "speedup",
 ) -> None:
     """Create a new lab from an example in docs/authors.md.

@@ -24,7 +24,8 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
     for curve in curves:
         sheet.heading(_TITLES[curve.algorithm])
         sheet.line(
-            f"{'ranks':>6} {'step ms':>9} {'images/s':>10} {'of ideal':>8}  bar: share of the ideal", style="dim"
+            f"{'ranks':>6} {'step ms':>9} {curve.called + '/s':>10} {'of ideal':>8}  bar: share of the ideal",
+            style="dim",
         )
         for point in curve.points:
             sheet.write(Text(_row(sheet, point)))
@@ -46,7 +47,7 @@ def _row(sheet: Sheet, point: Point) -> str:
     bar = sheet.bar(low=point.efficiency, high=point.efficiency, end=1.0, width=width, target=point.hidden_efficiency)
     mark = "*" if point.source == "reducer" else " "
     share = words.format_share_column(point.efficiency)
-    return f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.images_per_s:10,.0f} {share:>8}  {bar}"
+    return f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f} {share:>8}  {bar}"
 
 
 def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:

@@ -7,6 +7,7 @@ would have run on the GPUs and links of the cost table. The clock, the link and 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -68,6 +69,12 @@ class RanksKind(Kind[Settings]):
 
         _collect(context)
         return run_virtual(context, ranks)
+
+    def problems(self, lab: Lab) -> Iterator[str]:
+        from bottleneck_lab.measure.kinds.ranks import table_rules
+
+        yield from super().problems(lab)
+        yield from table_rules.problems(lab)
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the same for every lab
         """The cost table; ranks are judged by their parameters, whatever is trained, and need no judge."""

@@ -15,7 +15,7 @@ Algorithm = Literal["ring", "tree"]
 
 
 class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One module with parameters of its own: how many, and its time an image on the emulated GPU."""
+    """One module with parameters of its own: how many, and its time a sample on the emulated GPU."""
 
     name: str
     elements: int
@@ -24,23 +24,31 @@ class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the ranks really train on, in place of a modelled micro-batch: a few stamp-sized pictures, so that gradients are real and cheap."""
+    """What the ranks really train on, in place of a modelled micro-batch: a few small samples, so that gradients are real and cheap."""
 
-    images: int
-    size: int
-    classes: int
+    samples: int
+    shape: tuple[int, ...]
 
 
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the emulated GPU takes for each module, in `named_modules` order, and the modelled step: `micro_batches` of `images` images each."""
+    """What the emulated GPU takes for each module, in `named_modules` order, and the modelled step: `micro_batches` of `samples` samples each.
+
+    `classes`: labels are smaller than this. `shape`: of a sample, where it is real. `tokens`: samples are whole numbers smaller than this, if given,
+    else normal draws. `called`: the word for samples, in messages. `smallest`: elements of the smallest parameter; to reduce fewer is somebody's metric.
+    """
 
     gpu: str
     source: str
     optimizer_us: float
     micro_batches: int
-    images: int
+    samples: int
+    classes: int
     stand_in: StandIn
     modules: list[ModuleCost]
+    shape: tuple[int, ...] = ()
+    tokens: int = 0
+    called: str = "samples"
+    smallest: int = 64
 
     @property
     def elements(self) -> int:
@@ -51,7 +59,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def compute_us(self) -> float:
         """Compute of one optimizer step on one rank: what a step takes when communication costs nothing."""
         a_pass = sum(module.forward_us + module.backward_us for module in self.modules)
-        return a_pass * self.images * self.micro_batches + self.optimizer_us
+        return a_pass * self.samples * self.micro_batches + self.optimizer_us
 
 
 class Shape(NamedTuple):
@@ -137,7 +145,7 @@ def load_costs(lab: Path) -> CostTable:
     except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
         raise LabError(
             f"{lab.name} has no usable costs.json: {error}.",
-            "The lab's author must write it; see scripts/ddp_cost_table.py.",
+            "The lab's author must write it; docs/authors.md says what is in it.",
         ) from error
 
 

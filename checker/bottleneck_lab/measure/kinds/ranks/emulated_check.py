@@ -113,10 +113,10 @@ def compare(theirs: dict[int, EmulatedRun], shipped: dict[int, EmulatedRun]) -> 
     return RanksMeasurement(
         few=FEW,
         many=MANY,
-        few_images_per_s=theirs[FEW].images_per_s,
-        many_images_per_s=many.images_per_s,
-        baseline_few_images_per_s=shipped[FEW].images_per_s,
-        baseline_many_images_per_s=shipped[MANY].images_per_s,
+        few_samples_per_s=theirs[FEW].samples_per_s,
+        many_samples_per_s=many.samples_per_s,
+        baseline_few_samples_per_s=shipped[FEW].samples_per_s,
+        baseline_many_samples_per_s=shipped[MANY].samples_per_s,
         step_ms=many.step_ms,
         compute_ms=many.compute_ms,
         communication_ms=many.communication_ms,
@@ -158,7 +158,7 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
 def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """What a reader must know of these figures: the few that explain the verdict, then what they rest on."""
     m = measurement
-    slowed = m.few_images_per_s < 0.999 * m.baseline_few_images_per_s
+    slowed = m.few_samples_per_s < 0.999 * m.baseline_few_samples_per_s
     told = [
         f"on {m.few} ranks the shipped script is the faster one, so its throughput is what {m.many} ranks are compared with"
     ]
@@ -166,8 +166,8 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
         f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms a step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
         f"{m.communication_ms:.2f} ms of communication; {m.overlap_share:.0%} of what the update waits for under compute; "
         f"{m.bytes_per_step / 1e6:.1f} MB of gradients a step",
-        f"modelled throughput, images/s: {m.few_images_per_s:.0f} on {m.few}, {m.many_images_per_s:.0f} on {m.many}; "
-        f"the shipped script {m.baseline_few_images_per_s:.0f} and {m.baseline_many_images_per_s:.0f}",
+        f"modelled throughput, {costs.called}/s: {m.few_samples_per_s:.0f} on {m.few}, {m.many_samples_per_s:.0f} on {m.many}; "
+        f"the shipped script {m.baseline_few_samples_per_s:.0f} and {m.baseline_many_samples_per_s:.0f}",
         *(told if slowed else []),
         f"{m.few} ranks are one node, {m.many} ranks are two: only the larger run uses the slower link between nodes",
         *load_fabric().assumptions(),

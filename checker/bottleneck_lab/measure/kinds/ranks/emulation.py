@@ -47,7 +47,7 @@ SILENCE_S = 25.0
 
 @dataclass
 class Secret:
-    """What the verifier draws for a check: how many steps, and every rank's pictures and labels."""
+    """What the verifier draws for a check: how many steps, and every rank's samples and labels."""
 
     steps: int
     seed: int
@@ -62,9 +62,12 @@ class Secret:
         if step >= self.steps:
             return None
         rng, stand_in = np.random.default_rng([self.seed, step, rank]), costs.stand_in
-        shape = (costs.micro_batches, stand_in.images)
-        pixels = rng.standard_normal((*shape, 3, stand_in.size, stand_in.size), dtype=np.float32)
-        return pixels, rng.integers(stand_in.classes, size=shape, dtype=np.int64)
+        batch = (costs.micro_batches, stand_in.samples)
+        shape = (*batch, *stand_in.shape)
+        samples = (
+            rng.integers(costs.tokens, size=shape) if costs.tokens else rng.standard_normal(shape, dtype=np.float32)
+        )
+        return samples, rng.integers(costs.classes, size=batch, dtype=np.int64)
 
     def factor(self, step: int, micro_batch: int, module: int) -> float:
         """What the gradient of a module's output is multiplied with, the same on every rank and for every script under comparison."""
@@ -102,9 +105,9 @@ class EmulatedRun:
         return (end - start) / 1e3 / (len(self.clocks[0].step_ends_us) - WARMUP_STEPS)
 
     @property
-    def images_per_s(self) -> float:
+    def samples_per_s(self) -> float:
         """Modelled throughput of the whole job."""
-        return self.world * self.costs.micro_batches * self.costs.images / self.step_ms * 1e3
+        return self.world * self.costs.micro_batches * self.costs.samples / self.step_ms * 1e3
 
     def _timed(self, clock: RankClock, stream: str) -> list[tuple[float, float]]:
         start, end = self.window_us

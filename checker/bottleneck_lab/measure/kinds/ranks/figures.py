@@ -19,16 +19,16 @@ GRADIENT_TOLERANCE = 0.1
 class RanksMeasurement(msgspec.Struct, frozen=True):
     """The figures of one check. `few` and `many` are the rank counts compared; times are modelled where `modelled` says so.
 
-    `problem`: why the training is not the reference's, or None. `baseline_few_images_per_s` is the verifier's own run of the shipped script:
+    `problem`: why the training is not the reference's, or None. `baseline_few_samples_per_s` is the verifier's own run of the shipped script:
     a slower run on few ranks is not a better starting point.
     """
 
     few: int
     many: int
-    few_images_per_s: float
-    many_images_per_s: float
-    baseline_few_images_per_s: float
-    baseline_many_images_per_s: float
+    few_samples_per_s: float
+    many_samples_per_s: float
+    baseline_few_samples_per_s: float
+    baseline_many_samples_per_s: float
     step_ms: float
     compute_ms: float
     communication_ms: float
@@ -43,12 +43,12 @@ class RanksMeasurement(msgspec.Struct, frozen=True):
     @property
     def scaling(self) -> float:
         """Throughput on many ranks over the better of the two on few."""
-        return self.many_images_per_s / max(self.few_images_per_s, self.baseline_few_images_per_s)
+        return self.many_samples_per_s / max(self.few_samples_per_s, self.baseline_few_samples_per_s)
 
     @property
     def speedup(self) -> float:
         """On many ranks, over the shipped script."""
-        return self.many_images_per_s / self.baseline_many_images_per_s
+        return self.many_samples_per_s / self.baseline_many_samples_per_s
 
     def details(self) -> dict[str, Any]:
         """For the verdict's file."""

@@ -45,7 +45,7 @@ _POLL_S = 0.5
 
 
 class CudaJob(msgspec.Struct, frozen=True):
-    """What a launched job is told. `images` and `size`: of a micro-batch; `channel` is the path of the verifier's socket, which hands out what
+    """What a launched job is told. `samples`, each of `shape`: of a micro-batch; `channel` is the path of the verifier's socket, which hands out what
     is trained after `warmup` steps, `moved` the file for what training changed."""
 
     world: int
@@ -57,9 +57,10 @@ class CudaJob(msgspec.Struct, frozen=True):
     seed: int
     warmup: int
     steps: int
-    images: int
-    size: int
+    samples: int
+    shape: tuple[int, ...]
     classes: int
+    tokens: int
     micro_batches: int
     trace: str = ""
 
@@ -95,11 +96,11 @@ def measure_cuda(context: Context[Settings]) -> Measured:
     return _conclude(context, theirs, shipped, many)
 
 
-def job_shape(costs: CostTable, warmup: int, steps: int) -> dict[str, int]:
+def job_shape(costs: CostTable, warmup: int, steps: int) -> dict[str, Any]:
     """How much is trained: on a device that is not there as little as shows that it can be."""
     if rehearsing():
-        return {"images": 2, "size": 32, "warmup": 2, "steps": 7}
-    return {"images": costs.images, "size": 224, "warmup": warmup, "steps": steps}
+        return {"samples": 2, "shape": costs.stand_in.shape, "warmup": 2, "steps": 7}
+    return {"samples": costs.samples, "shape": costs.shape, "warmup": warmup, "steps": steps}
 
 
 def _conclude(
@@ -138,7 +139,7 @@ def differs(run: CudaRun, reference: CudaRun) -> str | None:
 
 
 def _blamed(
-    context: Context[Settings], folder: Path, role: str, costs: CostTable, world: int, seed: int, shape: dict[str, int]
+    context: Context[Settings], folder: Path, role: str, costs: CostTable, world: int, seed: int, shape: dict[str, Any]
 ) -> CudaRun:
     context.progress(f"{'your' if role == 'learner' else 'the shipped'} script on {world} GPUs", 0.5)
     try:
@@ -158,7 +159,7 @@ def launch(
     world: int,
     seed: int,
     backend: str,
-    shape: dict[str, int],
+    shape: dict[str, Any],
     *,
     scratch: Path,
     trace: str = "",
@@ -177,7 +178,8 @@ def launch(
         channel=str(scratch / "channel"),
         moved=str(scratch / "moved"),
         seed=world,
-        classes=costs.stand_in.classes,
+        classes=costs.classes,
+        tokens=costs.tokens,
         micro_batches=costs.micro_batches,
         trace=trace,
         **shape,

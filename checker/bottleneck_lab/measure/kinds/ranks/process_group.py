@@ -5,6 +5,7 @@ A script may replace or forge anything in here, being in the same process; the f
 
 from __future__ import annotations
 
+import math
 import socket
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.kinds.ranks.protocol import (
     BATCH,
+    DIMENSION,
     DTYPES,
     FACTOR,
     OK,
@@ -56,9 +58,9 @@ class Client:
             raw += chunk
         return bytes(raw)
 
-    def factor(self, module: int, images: int) -> float:
+    def factor(self, module: int, samples: int) -> float:
         """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
-        self.tell(EventKind.BACKWARD, 0, module, images)
+        self.tell(EventKind.BACKWARD, 0, module, samples)
         return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if needs_factor(module) else 1.0
 
     def exchange(
@@ -107,14 +109,17 @@ class Client:
         """Steps as the verifier hands them out, until it has no more."""
         while True:
             self.tell(EventKind.FETCH)
-            micro, images, *shape = BATCH.unpack(self.read(BATCH.size))
-            if not micro:
+            dtype, dimensions = BATCH.unpack(self.read(BATCH.size))
+            if not dimensions:
                 return
-            pixels = np.frombuffer(bytearray(self.read(4 * micro * images * int(np.prod(shape)))), np.float32).reshape(
-                micro, images, *shape
-            )
-            labels = np.frombuffer(bytearray(self.read(8 * micro * images)), np.int64).reshape(micro, images)
-            yield [(torch.from_numpy(pixels[i]), torch.from_numpy(labels[i])) for i in range(micro)]
+            shape = [DIMENSION.unpack(self.read(DIMENSION.size))[0] for _ in range(dimensions)]
+            samples, labels = self._array(DTYPES[dtype], shape), self._array("int64", shape[:2])
+            yield list(zip(torch.from_numpy(samples), torch.from_numpy(labels), strict=True))
+
+    def _array(self, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+        """An array from the fabric, which may be written to."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        return np.frombuffer(bytearray(self.read(size)), dtype).reshape(shape)
 
 
 def _typed(raw: torch.Tensor, dtype: torch.dtype, elements: int) -> torch.Tensor:

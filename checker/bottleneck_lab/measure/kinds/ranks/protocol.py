@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 EVENT = struct.Struct("<BBHIQQ")
 """kind, flag, which, number, amount, group: 24 bytes."""
-BATCH = struct.Struct("<IIIII")
-"""micro-batches, images, channels, height, width; zero micro-batches end the training. Pixels (float32) and labels (int64) follow."""
+BATCH = struct.Struct("<II")
+"""Element type and number of dimensions; none end the training. The dimensions follow (micro-batches, samples, a sample's own), samples, labels (int64)."""
+DIMENSION = struct.Struct("<I")
 OK = b"\x01"
 FACTOR = struct.Struct("<d")
 """The answer to a backward that is asked about, see `needs_factor`."""
@@ -29,8 +30,8 @@ class EventKind(IntEnum):
     """What happened on a rank."""
 
     FETCH = 1  # wants the next step's micro-batches; answered
-    FORWARD = 2  # which: module, number: images
-    BACKWARD = 3  # which: module, number: images; answered where `asked`
+    FORWARD = 2  # which: module, number: samples
+    BACKWARD = 3  # which: module, number: samples; answered where `asked`
     OPTIMIZER = 4
     SYNC = 5  # the host waits for the device
     HOST = 6  # amount: nanoseconds of work on the host

@@ -6,8 +6,6 @@ from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable
 from bottleneck_lab.measure.kinds.ranks.protocol import FLOATING, ITEM_BYTES
 
-SMALLEST_GRADIENT = 64
-"""Elements of the smallest parameter of the model: an all-reduce of fewer is somebody's metric, not a gradient."""
 SLACK = 4096
 """Elements that may travel during backward beside gradients."""
 MOST_SENT = 1.05
@@ -29,7 +27,7 @@ class Ledger:
     def __init__(self, rank: int, costs: CostTable) -> None:
         self.rank = rank
         self.costs = costs
-        self.images = costs.stand_in.images
+        self.samples = costs.stand_in.samples
         self.micro_batches = costs.micro_batches
         self.reduced_bytes: list[int] = []
         self.fetched = 0
@@ -43,17 +41,17 @@ class Ledger:
         self._ready = self._bytes = 0
         self._sent: dict[int, int] = {}
 
-    def forward(self, module: int, images: int) -> None:
-        """A module's forward pass on this many images."""
-        self._expect(module, images)
+    def forward(self, module: int, samples: int) -> None:
+        """A module's forward pass on this many samples."""
+        self._expect(module, samples)
         if module not in self.order:
             self.order.append(module)
         self._in_turn(module, self._forwards, self.order, "forward")
         self._forwards[module] += 1
 
-    def backward(self, module: int, images: int) -> None:
+    def backward(self, module: int, samples: int) -> None:
         """A module's backward pass. The last micro-batch's makes the module's gradients ready to be reduced."""
-        self._expect(module, images)
+        self._expect(module, samples)
         self._in_turn(module, self._backwards, self.order[::-1], "backward")
         self._backwards[module] += 1
         if self._backwards[module] == self.micro_batches:
@@ -74,13 +72,13 @@ class Ledger:
         """How often this step has run the module's backward."""
         return self._backwards[module]
 
-    def _expect(self, module: int, images: int) -> None:
+    def _expect(self, module: int, samples: int) -> None:
         if module >= len(self.costs.modules):
             raise Violation("tampered", f"Rank {self.rank} reported a module that the model does not have.")
-        if images != self.images:
+        if samples != self.samples:
             raise Violation(
                 "wrong output",
-                f"Rank {self.rank} ran the model on {images} of the {self.images} images of a micro-batch.",
+                f"Rank {self.rank} ran the model on {samples} of the {self.samples} {self.costs.called} of a micro-batch.",
             )
 
     def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
@@ -88,7 +86,7 @@ class Ledger:
 
         What is sent before the last micro-batch's backward has begun is none. Raises Violation where more was sent than backward has made ready.
         """
-        if not any(self._backwards) or dtype not in FLOATING or elements < SMALLEST_GRADIENT:
+        if not any(self._backwards) or dtype not in FLOATING or elements < self.costs.smallest:
             return False
         self._bytes += elements * ITEM_BYTES[dtype]
         if not self._ready:

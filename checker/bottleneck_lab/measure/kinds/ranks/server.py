@@ -18,6 +18,7 @@ from bottleneck_lab.measure.kinds.ranks.costs import CostTable, Fabric
 from bottleneck_lab.measure.kinds.ranks.moments import NOTHING, Moments
 from bottleneck_lab.measure.kinds.ranks.protocol import (
     BATCH,
+    DIMENSION,
     DTYPES,
     EVENT,
     FACTOR,
@@ -42,7 +43,7 @@ MAX_EVENTS = 100_000
 Factors = Callable[[int, int, int], float]
 """(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
-"""(step, rank) → pixels (micro-batches x images x 3 x H x W, float32) and labels (micro-batches x images, int64), or None at the end."""
+"""(step, rank) → samples (micro-batches x samples x a sample's shape) and labels (micro-batches x samples, int64), or None at the end."""
 
 
 @dataclass
@@ -223,10 +224,11 @@ class FabricServer:
         batch = self.batches(link.ledger.fetched, rank)
         link.ledger.fetched += 1
         if batch is None:
-            link.send(BATCH.pack(0, 0, 0, 0, 0))
+            link.send(BATCH.pack(0, 0))
             return
-        pixels, labels = batch
-        link.send(BATCH.pack(*pixels.shape) + pixels.tobytes() + labels.tobytes())
+        samples, labels = batch
+        head = BATCH.pack(DTYPES.index(str(samples.dtype)), samples.ndim)
+        link.send(b"".join([head, *map(DIMENSION.pack, samples.shape), samples.tobytes(), labels.tobytes()]))
 
     def _finish(self, rank: int, link: Link, event: RankEvent) -> None:
         if event.amount != self.costs.elements:

@@ -71,7 +71,7 @@ class _Replayed:
             alone_ms=self.alone_us / 1e3,
             link_ms=self.link_us(world) / 1e3,
             broadcast_ms=(self.step_us(world) - self.step_us(world, EventKind.BROADCAST)) / 1e3,
-            images_per_s=world * self.costs.micro_batches * self.costs.images / step_us * 1e6,
+            samples_per_s=world * self.costs.micro_batches * self.costs.samples / step_us * 1e6,
             source="reducer" if run else "replayed",
         )
 
@@ -80,7 +80,9 @@ def sweep(runs: dict[int, EmulatedRun], ranks: list[int], algorithm: Algorithm =
     """The curve through `ranks`; those in `runs` come from the runs, the others from replaying rank 0 of the largest."""
     replayed = _Replayed(runs[max(runs)], algorithm)
     points = [replayed.point(world, runs.get(world) if algorithm == "ring" else None) for world in ranks]
-    return Sweep(algorithm, points, [*replayed.fabric.assumptions(), *_assumptions(runs, algorithm)])
+    return Sweep(
+        algorithm, points, [*replayed.fabric.assumptions(), *_assumptions(runs, algorithm)], replayed.costs.called
+    )
 
 
 def _assumptions(runs: dict[int, EmulatedRun], algorithm: Algorithm) -> list[str]:

@@ -21,10 +21,10 @@ def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
     if event.kind is EventKind.FORWARD:
         clock.join()
         module = costs.modules[event.which]
-        clock.launch(f"forward {module.name}", costs.images * module.forward_us)
+        clock.launch(f"forward {module.name}", costs.samples * module.forward_us)
     elif event.kind is EventKind.BACKWARD:
         module = costs.modules[event.which]
-        clock.launch(f"backward {module.name}", costs.images * module.backward_us)
+        clock.launch(f"backward {module.name}", costs.samples * module.backward_us)
     elif event.kind is EventKind.OPTIMIZER:
         clock.finish_step(costs.optimizer_us)
     elif event.kind is EventKind.SYNC:

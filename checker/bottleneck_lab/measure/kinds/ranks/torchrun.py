@@ -26,18 +26,22 @@ from bottleneck_lab.measure.worker import load_module
 def batches(
     job: CudaJob, rank: int, device: torch.device, secret: Callable[[], int]
 ) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Every step's micro-batches of this rank: labels change, pixels once. From the end of the warm-up on they are drawn from the secret."""
+    """Every step's micro-batches of this rank: labels change, samples once. From the end of the warm-up on they are drawn from the secret."""
     generator = torch.Generator().manual_seed(job.seed + rank)
-    pixels = torch.randn(job.images, 3, job.size, job.size, generator=generator).to(device)
+    shape = (job.samples, *job.shape)
+    drawn = (
+        torch.randint(job.tokens, shape, generator=generator) if job.tokens else torch.randn(shape, generator=generator)
+    )
+    samples = drawn.to(device)
     for step in range(job.steps):
         if step == job.warmup:
             seed = secret() + rank
             generator.manual_seed(seed)
-            pixels = pixels.roll(1 + seed % (job.size - 1), 3)
+            samples = samples.roll(1 + seed % (job.shape[-1] - 1), -1)
         labels = [
-            torch.randint(job.classes, (job.images,), generator=generator).to(device) for _ in range(job.micro_batches)
+            torch.randint(job.classes, (job.samples,), generator=generator).to(device) for _ in range(job.micro_batches)
         ]
-        yield [(pixels, part) for part in labels]
+        yield [(samples, part) for part in labels]
 
 
 def main() -> None:

@@ -123,10 +123,10 @@ def watch_modules(model: nn.Module, tell: Tell, factor: Callable[[int, int], flo
     for index, module in enumerate(owners):
 
         def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:
-            images = output.shape[0]
-            tell(EventKind.FORWARD, 0, index, images)
+            samples = output.shape[0]
+            tell(EventKind.FORWARD, 0, index, samples)
             if output.requires_grad:
-                output.register_hook(lambda gradient: _scaled(gradient, factor(index, images)))  # type: ignore[no-untyped-call]  # torch has no types
+                output.register_hook(lambda gradient: _scaled(gradient, factor(index, samples)))  # type: ignore[no-untyped-call]  # torch has no types
 
         module.register_forward_hook(told)
 

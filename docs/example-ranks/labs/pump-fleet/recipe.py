@@ -1,0 +1,31 @@
+"""What is trained, and how. The same for everyone: a check uses its own copy."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+MICRO_BATCHES, WINDOWS, READINGS, KINDS = 2, 8, 640, 64
+
+
+def make_model():
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (nn.Linear(READINGS, READINGS), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(READINGS, KINDS))
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def make_batches(steps=4):
+    """Yields, for every step, its (windows, labels) micro-batches."""
+    for _ in range(steps):
+        yield [(torch.randn(WINDOWS, READINGS), torch.randint(KINDS, (WINDOWS,))) for _ in range(MICRO_BATCHES)]
+
+
+def main(wrap, train):
+    """Trains a few steps alone, as one rank of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = make_model()
+    train(wrap(model), make_optimizer(model), make_batches())
+    dist.destroy_process_group()

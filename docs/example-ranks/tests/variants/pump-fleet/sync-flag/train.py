@@ -1,0 +1,23 @@
+"""Train a model that knows pumps by how they shake, on every GPU of the job. Alone: python train.py"""
+
+import recipe
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+
+def wrap(model):
+    return DistributedDataParallel(model, bucket_cap_mb=2)
+
+
+def train(ddp, optimizer, batches):
+    for micro_batches in batches:
+        optimizer.zero_grad()
+        for windows, labels in micro_batches:
+            ddp.require_backward_grad_sync = windows is micro_batches[-1][0]
+            loss = cross_entropy(ddp(windows), labels) / len(micro_batches)
+            loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    recipe.main(wrap, train)
