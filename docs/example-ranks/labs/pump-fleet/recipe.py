@@ -23,6 +23,11 @@ def make_batches(steps=4):
         yield [(torch.randn(WINDOWS, READINGS), torch.randint(KINDS, (WINDOWS,))) for _ in range(MICRO_BATCHES)]
 
 
+def log(loss):
+    if dist.get_rank() == 0:
+        print(f"loss of the last windows: {loss:.4f}")
+
+
 def main(wrap, train):
     """Trains a few steps alone, as one rank of one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -15,6 +15,7 @@ def train(ddp, optimizer, batches):
         for windows, labels in micro_batches:
             loss = cross_entropy(ddp(windows), labels) / len(micro_batches)
             loss.backward()
+        recipe.log(loss.item())
         optimizer.step()
 
 

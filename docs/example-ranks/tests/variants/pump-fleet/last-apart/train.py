@@ -16,7 +16,9 @@ def train(ddp, optimizer, batches):
         with ddp.no_sync():
             for early, kinds in others:
                 (cross_entropy(ddp(early), kinds) / len(micro_batches)).backward()
-        (cross_entropy(ddp(windows), labels) / len(micro_batches)).backward()
+        loss = cross_entropy(ddp(windows), labels) / len(micro_batches)
+        loss.backward()
+        recipe.log(loss.item())
         optimizer.step()
 
 

@@ -16,6 +16,7 @@ def train(ddp, optimizer, batches):
             ddp.require_backward_grad_sync = windows is micro_batches[-1][0]
             loss = cross_entropy(ddp(windows), labels) / len(micro_batches)
             loss.backward()
+        recipe.log(loss.item())
         optimizer.step()
 
 

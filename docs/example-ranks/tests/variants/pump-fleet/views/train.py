@@ -18,6 +18,7 @@ def train(ddp, optimizer, batches):
             with nullcontext() if number == len(micro_batches) else ddp.no_sync():
                 loss = cross_entropy(ddp(windows), labels) / len(micro_batches)
                 loss.backward()
+        recipe.log(loss.item())
         optimizer.step()
 
 
