@@ -144,7 +144,7 @@ class Saboteur:
 
 
 SPEEDUP = ["starting the reference", "loading your code", "checking answers", "comparing the reference", "measuring"]
-FEED = ["calibrating", "starting your script", "measuring", "checking pixels"]
+FEED = ["calibrating", "starting your script", "measuring", "checking images"]
 KILLED_WHOLE = [
     ("resnet-top-ops", "reference", "starting the reference"),
     ("resnet-top-ops", "reference", "capture 2 of the workload"),
