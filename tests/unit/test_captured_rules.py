@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import HintSpec, QuestionSpec, find_lab
 from bottleneck_lab.commands import proving
 from bottleneck_lab.grading.diagnosis import FIGURES, figures_of
+from bottleneck_lab.grading.siblings import CAUSES
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.trace import load
 
@@ -94,3 +95,9 @@ def test_a_lab_without_a_timeline_is_captured_only_for_what_it_says_of_one(monke
     changed = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, **changes))
     monkeypatch.setattr(proving, "capture_problems", lambda *_: [])
     assert bool(list(proving.prove(changed, None, "capture", None))) == captured_
+
+
+def test_authors_read_of_every_figure():
+    told = (Path(__file__).parents[2] / "docs" / "authors.md").read_text()
+    assert [name for name in FIGURES if not name.startswith("idle_") and f"`{name}`" not in told] == []
+    assert [cause for cause in CAUSES if f"`{cause}`" not in told] == []

@@ -6,15 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.catalog import Device, Lab, SiblingSpec
 from bottleneck_lab.commands.evidence import read_capture
 from bottleneck_lab.commands.screen import progress
-from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.grading.criteria import NOT_YOURS
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
+from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -22,11 +24,13 @@ from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.folder import handed_out
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
+from bottleneck_lab.workspace.siblings import generate
 
 _SLOW = ("correct but slow", "the mechanism is still there")
 """Reasons that say that a target was missed."""
@@ -38,6 +42,9 @@ def prove(lab: Lab, device: str | None, only: Part | None, name: str | None) -> 
     if name is None and only in (None, "capture") and _has_capture(lab):
         what = "solution" if kind_of(lab).records_itself else "starter"
         yield Row(lab.slug, f"capture of the {what} on {chosen}", capture_problems(lab, chosen))
+    if name is None and only in (None, "capture"):
+        for sibling in lab.spec.siblings:
+            yield Row(lab.slug, f"capture of the sibling {sibling.program}", sibling_problems(lab, sibling))
     if name is None and only in (None, "starter"):
         verdict = check(lab, lab.path, chosen)
         yield _row(lab, "starter", "", chosen, verdict, starter_problems(lab, verdict), _missed(verdict))
@@ -124,6 +131,17 @@ def capture_problems(lab: Lab, device: Device) -> list[str]:
             return captured(lab, read_capture(out))
         except (UsageError, CaptureError) as error:
             return [error.message]
+
+
+def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
+    """What the capture of a sibling shows otherwise than lab.toml says."""
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
+        try:
+            traces = generate(lab, sibling.program, 1, Path(folder))
+            wrong = misdescribed(sibling, summarise(merge_ranks([load(path) for path in traces])))
+        except (MachineError, CaptureError) as error:
+            return [error.message]
+    return [f"{sibling.program}: {wrong}"] if wrong else []
 
 
 def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:

@@ -311,7 +311,7 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
-        "`lab hint` gives the next hint.",
+        "`lab hint` gives the next hint, if one is left.",
     ],
     "the mechanism is still there": ["The bottleneck that this lab is about is still there: `lab report` shows where."],
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],

@@ -24,6 +24,11 @@ CAUSES = (
 )
 """What a sibling's cause may be: the same for all labs, so that the choices say nothing."""
 
+FINDING_OF = {"straggler": "straggler", "compute-bound": "tensor-cores-unused", "memory-growth": "memory-growth"}
+"""The finding that tells a cause where the cause's name is another than the finding's."""
+
+LEAST_GAIN = 1.1
+
 QUESTIONS = [
     QuestionSpec(
         "cause",
@@ -58,3 +63,19 @@ def true_gain(spec: SiblingSpec, summary: Summary) -> float:
     """The most that removing the cause can bring: Amdahl's law for a share, or the ratio that the capture shows."""
     figure = figures_of(summary).get(spec.gain_from, 0.0)
     return ceiling(min(figure, 1.0)) if spec.gain_from.endswith("_share") else max(figure, 1.0)
+
+
+def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
+    """What a case's capture shows otherwise than the lab says, as a sentence; "" where nothing."""
+    first = summary.findings[0] if summary.findings else None
+    shown = first and {first.cause, *(cause for cause, id_ in FINDING_OF.items() if id_ == first.id)}
+    if spec.cause not in (shown or {"compute-bound"}):
+        said = (
+            f"`{first.id}`, which is {first.cause}"
+            if first
+            else "nothing at all, as where a device is busy all the time"
+        )
+        return f"the costliest finding of its capture is {said}, not {spec.cause}."
+    if true_gain(spec, summary) <= LEAST_GAIN:
+        return f"its capture shows no gain worth predicting from `{spec.gain_from}` ({true_gain(spec, summary):.2f}x)."
+    return ""

@@ -108,7 +108,8 @@ def _read(path: Path) -> str:
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
     """What is wrong with the judge that gave this verdict on the mutant."""
-    said = f"but: {verdict.outcome} ({verdict.reason}): {verdict.summary.removeprefix(NOT_YOURS)}"
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    said = f"but: {verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:
         return [f"It should FAIL ({mutant.fails_with}), {said}"]
     failed = {result.id for result in verdict.criteria if result.holds is False}

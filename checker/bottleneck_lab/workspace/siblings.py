@@ -68,7 +68,7 @@ def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
         case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
-        _generate(workspace.lab, case, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
+        generate(workspace.lab, case.program, case.seed, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
         _write(workspace, [*drawn, case])
     return case
 
@@ -84,13 +84,17 @@ def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
     workspace.write(workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn)))
 
 
-def _generate(lab: Lab, case: DrawnCase, folder: Path) -> None:
-    """A pack has programs of its own, or uses those of this project."""
+def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
+    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank. Raises MachineError where it writes none.
+
+    A pack has programs of its own, or uses those of this project.
+    """
     own = lab.root / "datasets" / "siblings.py"
     script = own if own.is_file() else content_root() / "datasets" / "siblings.py"
-    command = [sys.executable, str(script), "--program", case.program, "--seed", str(case.seed), "--out", str(folder)]
+    command = [sys.executable, str(script), "--program", program, "--seed", str(seed), "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GENERATE_S, check=False)
-    if done.returncode:
-        raise MachineError(
-            f"The case could not be made: {done.stderr.strip()[-300:]}", "Report this as a bug of the lab."
-        )
+    traces = sorted(folder.glob("*.json.gz"))
+    if done.returncode or not traces:
+        said = done.stderr.strip()[-300:] or "it wrote no trace*.json.gz"
+        raise MachineError(f"{script} makes no capture of '{program}': {said}", "Tell the lab's author.")
+    return traces

@@ -178,6 +178,14 @@ def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_
     assert set(spared([made], TESTS, waited_s)) == expected
 
 
+def test_what_was_computed_is_no_waiting():
+    """Threads that wait side by side wait for longer than the calls take: 12 calls of 0.01 s that computed for 0.1 s on two cores need 0.05 s of them."""
+    made = case(2.0, overhead_s=0.0, pairs=12)
+    made.cpu_s, made.threads = 0.1, 2
+    assert sum(made.without_waiting(1.0).learner_s) == pytest.approx(0.05)
+    assert sum(made.without_waiting(0.2).learner_s) == pytest.approx(0.096)
+
+
 def test_one_miss_that_waiting_cannot_have_caused_is_enough():
     slow, starved = case(0.5, overhead_s=0.0), case(2.5, overhead_s=0.0)
     for made in (slow, starved):

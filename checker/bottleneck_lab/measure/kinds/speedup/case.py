@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -85,8 +86,12 @@ class Case:
         return replace(self, moved_s=[], reference_s=reference_s, learner_s=learner_s)
 
     def without_waiting(self, share: float) -> Case:
-        """The same without the share (0–1) of the learner's time in which its threads waited for a core."""
-        learner_s = [max(second * (1 - share), 1e-9) for second in self.learner_s]
+        """The same without the share (0–1) of the learner's time in which its threads waited for a core.
+
+        Threads that waited at the same time are in it several times over: what the calls computed, on all the cores that they may use, stays.
+        """
+        computed = min(self.cores / (self.threads or os.cpu_count() or 1), 1.0)
+        learner_s = [max(second * max(1 - share, computed), 1e-9) for second in self.learner_s]
         return replace(self, learner_s=learner_s)
 
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
