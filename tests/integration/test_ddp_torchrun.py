@@ -124,7 +124,8 @@ def test_what_is_timed_is_known_to_no_rank_before():
     from bottleneck_lab.measure.kinds.ranks.gpu_check import CudaJob
     from bottleneck_lab.measure.kinds.ranks.torchrun import batches
 
-    job = CudaJob(2, "gloo", "", "", "", "", 7, 2, 4, 8, 8, 1000, 1)
+    shape = {"samples": 8, "shape": (3, 8, 8), "classes": 1000, "tokens": 0, "micro_batches": 1}
+    job = CudaJob(2, "gloo", "", "", "", "", seed=7, warmup=2, steps=4, **shape)
     first, again, other = (
         [part[0] for part in batches(job, 0, torch.device("cpu"), lambda secret=secret: secret)] for secret in (1, 1, 2)
     )

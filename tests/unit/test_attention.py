@@ -93,22 +93,22 @@ def refusal(source, judge, reference, folder):
 
 
 WRONG = {
-    "no scale": ("1.0f / std::sqrt(static_cast<float>(dim))", "1.0f", "Off by"),
-    "mask one key too far": ("first_key + j <= first_query + i", "first_key + j <= first_query + i + 1", "Off by"),
-    "no running maximum": ("const float decay = std::exp(b.top[i] - top);", "const float decay = 1.0f;", "Off by"),
+    "no scale": ("1.4426950408889634f / std::sqrt(static_cast<float>(dim))", "1.4426950408889634f", "Off by"),
+    "mask one key too far": ("first_key + j > first_query + i", "first_key + j > first_query + i + 1", "Off by"),
+    "no running maximum": ("b.decay[i] = exp2_negative(b.top[i] - top);", "b.decay[i] = 1.0f;", "Off by"),
     "weights where no key is seen": (
         "b.sum[i] > 0.0f ? b.out[i][d] / b.sum[i] : 0.0f",
         "b.out[i][d] / b.sum[i]",
         "not a number",
     ),
     "a hidden score taken for a small one": (
-        "top = std::max(top, b.scores[i][j]);",
-        "top = std::max(top, b.scores[i][j] = std::max(b.scores[i][j], -1e30f));",
+        "top = weights[j] > top ? weights[j] : top;",
+        "top = (weights[j] = std::max(weights[j], -1e30f)) > top ? weights[j] : top;",
         "Off by",
     ),
     "lower precision": (
-        "b.scores[i][j] = sum * scale;",
-        "b.scores[i][j] = static_cast<float>(static_cast<_Float16>(sum * scale));",
+        "weights[j] = exp2_negative(weights[j] - top);",
+        "weights[j] = exp2_negative(static_cast<float>(static_cast<_Float16>(weights[j] - top)));",
         "Off by",
     ),
     "last row forgotten": (
