@@ -120,6 +120,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     with room.cohort.database.writing() as connection:
         code, instructor = people.join_codes(connection)[0], people.the_instructor(connection, time.time())
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(120_000)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -132,10 +133,10 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
         learner.start()
     while any(learner.is_alive() for learner in learners):
         page.wait_for_timeout(100)
-    page.wait_for_selector("text=The queue is empty.", timeout=30_000)
+    page.wait_for_selector("text=The queue is empty.")
     assert {outcome for name, outcome in ended.items() if name[3:] in ("right", "slow")} == {"PASS"}
     assert {outcome for name, outcome in ended.items() if "wrong" in name or "hostile" in name} == {"FAIL"}
-    page.wait_for_function("document.querySelectorAll('.matrix .cell.pass').length === 18", timeout=10_000)
+    page.wait_for_function("document.querySelectorAll('.matrix .cell.pass').length === 18")
     assert page.locator(".matrix .cell.fail").count() == 12
     assert page.locator("#stuck-title + div tbody tr").count() == 6
     assert page.title() == "Room · Autumn workshop"
