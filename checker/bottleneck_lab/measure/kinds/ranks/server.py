@@ -339,9 +339,9 @@ class FabricServer:
                 arena[: parts * count * size].copy_(result[: parts * count * size])
 
     def _step_moments(self) -> list[Moments]:
-        """What the gradients of a step may be: all that the whole world reduced, with what any one smaller group did. Closes the step's account."""
+        """What the gradients of a step may be: all that the whole world reduced, alone or with what any one smaller group did. Closes the step's account."""
         whole = self._reduced.pop(self._everyone, NOTHING)
-        found = [whole.plus(part) for part in self._reduced.values()] or [whole]
+        found = [whole, *(whole.plus(part) for part in self._reduced.values())]
         self._reduced = {}
         return found
 
