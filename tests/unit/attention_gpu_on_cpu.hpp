@@ -11,14 +11,13 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __CUDA_ARCH_FEAT_SM90_ALL
 #define blockIdx emulator::block()
 #define threadIdx emulator::thread()
 using std::max;
 using std::min;
 using cudaError_t = int;
 using cudaStream_t = void*;
-constexpr int cudaSuccess = 0, cudaErrorNoKernelImageForDevice = 209, cudaFuncAttributeMaxDynamicSharedMemorySize = 0, cudaDevAttrComputeCapabilityMajor = 0;
+constexpr int cudaSuccess = 0, cudaFuncAttributeMaxDynamicSharedMemorySize = 0, cudaDevAttrComputeCapabilityMajor = 0;
 template <typename F>
 int cudaFuncSetAttribute(F, int, int) { return 0; }
 inline int cudaGetLastError() { return 0; }

@@ -391,7 +391,7 @@ def test_the_benchmark_loads_every_kernel_of_a_gpu(tmp_path, monkeypatch):
         return module
 
     monkeypatch.setattr(benchmark, "load_module", uncompiled)
-    assert {"shipped", "solution", "wgmma"} <= benchmark.kernels("cuda", tmp_path).keys()
+    assert {"shipped", "solution", "mma-sync"} <= benchmark.kernels("cuda", tmp_path).keys()
     sys.modules.pop("attention_triton")
     work = [
         4 * heads * length**2 * dim / (1 + causal)

@@ -18,32 +18,41 @@ from ..modules import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
-WGMMA = ROOT / "tests" / "variants" / "fused-attention" / "wgmma" / "attention.cu"
-SOURCES = {
-    "shipped": LAB / "attention.cu",
-    "solution": ROOT / "solutions" / "fused-attention" / "attention.cu",
-    "wgmma": WGMMA,
+SOLUTION = ROOT / "solutions" / "fused-attention" / "attention.cu"
+KERNELS = {
+    "shipped": (LAB / "attention.cu", 8),
+    "solution with mma.sync": (SOLUTION, 8),
+    "solution with wgmma": (SOLUTION, 9),
+    "variant with mma.sync": (ROOT / "tests" / "variants" / "fused-attention" / "mma-sync" / "attention.cu", 9),
 }
+"""Each kernel's source, and the major compute capability of the GPU that it runs on here."""
 EMULATOR = Path(__file__).with_name("attention_gpu_on_cpu.cpp")
 COMPILER = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-w", "-fPIC"]
 
 MISTAKES = {
-    "patterns of 8 rows half as far apart": ("next_rows >> 4", "next_rows >> 5"),
-    "panels as near as patterns": ("next_panel >> 4", "next_rows >> 4"),
-    "a descriptor without its swizzle": ("return swizzle_128", "return 0 * swizzle_128"),
-    "tiles without their swizzle": ("((chunk % 8) ^ (row % 8))", "(chunk % 8)"),
-    "steps twice as wide within a panel": ("i % 4 * 32", "i % 4 * 64"),
-    "values that are read twice": ("i * 2 * kPattern", "i * kPattern"),
-    "two registers of an operand exchanged": ("p[i][e] =", "p[i][e % 2 * 2 + e / 2] ="),
-    "copies that wgmma cannot see": ("publish();", ""),
-    "copies that nobody waited for": ("copy_wait<0>();", ""),
-    "scores that nobody waited for": ("products_wait<1>();", ""),
-    "sums that nobody waited for": ("products_wait<0>();  // here", "// here"),
-    "no barrier between the tiles": ("__syncthreads();  // this tile's", "// this tile's"),
-    "registers that are not ordered": ("products_begin();", ""),
-    "values taken for K-major": ("1, 1, 1, 1;", "1, 1, 1, 0;"),
+    "patterns of 8 rows half as far apart": (9, "next_rows >> 4", "next_rows >> 5"),
+    "panels as near as patterns": (9, "next_panel >> 4", "next_rows >> 4"),
+    "a descriptor without its swizzle": (9, "return swizzle_128", "return 0 * swizzle_128"),
+    "tiles without their swizzle": (9, "((chunk % 8) ^ (row % 8))", "(chunk % 8)"),
+    "steps twice as wide within a panel": (9, "i % 4 * 32", "i % 4 * 64"),
+    "values that are read twice": (9, "i * 2 * kPattern", "i * kPattern"),
+    "two registers of an operand exchanged": (9, "p[e] =", "p[e % 2 * 2 + e / 2] ="),
+    "copies that wgmma cannot see": (9, "publish();", ""),
+    "copies that nobody waited for": (9, "copy_wait<0>();", ""),
+    "scores that nobody waited for": (9, "products_wait<1>();", ""),
+    "sums that nobody waited for": (9, "products_wait<0>();  // here", "// here"),
+    "no barrier between the tiles": (9, "__syncthreads();  // this tile's", "// this tile's"),
+    "registers that are not ordered": (9, "products_begin();", ""),
+    "values taken for K-major": (9, "1, 1, 1, 1;", "1, 1, 1, 0;"),
+    "rows of a tile half as far apart": (8, "i * step * kRowBytes", "i * step / 2 * kRowBytes"),
+    "the first strip's queries for both": (8, "local + m * 16 + eight", "local + eight"),
+    "the mask of the first strip for both": (8, "w.first + local + m * 16", "w.first + local"),
+    "weights of one strip with the other's": (8, "pack<T>(p[m], i)", "pack<T>(p[1 - m], i)"),
+    "keys and values that nobody waited for": (8, "copy_wait<0>();", ""),
+    "no barrier before the scores": (8, "__syncthreads();  // this tile's", "// this tile's"),
+    "no barrier before the sums": (8, "__syncthreads();  // the same for", "// the same for"),
 }
-"""What may be wrong with the wgmma kernel, as text of its source and what stands there then."""
+"""What may be wrong with the solution on a GPU of a major compute capability: text of its source, and what stands there then."""
 
 pytestmark = [
     pytest.mark.long,
@@ -96,19 +105,22 @@ def emulator(tmp_path_factory) -> Path:
     return target
 
 
-def compiled(source: str, emulator: Path, folder: Path, *options: str) -> ctypes.CDLL:
-    """A kernel's source as a library that runs on this machine's CPU."""
+def compiled(source: str, major: int, emulator: Path, folder: Path, *options: str) -> ctypes.CDLL:
+    """A kernel's source as a library that runs on this machine's CPU, for a GPU of this major compute capability."""
+    options = ("-D__CUDA_ARCH_FEAT_SM90_ALL", *options) if major == 9 else options
     (folder / "kernel.cpp").write_text(emulated(source))
     command = [*COMPILER, *options, "-shared", folder / "kernel.cpp", emulator, "-o", folder / "kernel.so"]
     subprocess.run(command, check=True, timeout=120)
     library = ctypes.CDLL(str(folder / "kernel.so"))
     library.emulator_conflicts.restype, library.emulator_fault.restype = ctypes.c_long, ctypes.c_char_p
+    library.major = major
     return library
 
 
-@pytest.fixture(scope="module", params=SOURCES)
+@pytest.fixture(scope="module", params=KERNELS)
 def kernel(request, emulator, tmp_path_factory):
-    return request.param, compiled(SOURCES[request.param].read_text(), emulator, tmp_path_factory.mktemp(request.param))
+    source, major = KERNELS[request.param]
+    return request.param, compiled(source.read_text(), major, emulator, tmp_path_factory.mktemp("kernel"))
 
 
 def bits(array: np.ndarray, bf16: bool) -> np.ndarray:
@@ -130,7 +142,7 @@ def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0, entry="atten
     inputs = [q, k, v]
     starts = (ctypes.c_void_p * 3)(*(array.ctypes.data for array in inputs))
     sizes = (ctypes.c_long * 3)(*(array.nbytes for array in inputs))
-    library.emulator_set(9, eager, backwards, starts, sizes, 3)
+    library.emulator_set(library.major, eager, backwards, starts, sizes, 3)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, out)]
     assert library[entry](*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
     outside = (guarded[:256] != 0x7FFF).any() or (guarded[-256:] != 0x7FFF).any()
@@ -180,7 +192,9 @@ def test_no_barrier_and_no_wait_is_missing(kernel):
     """The order of threads and the moment of what is asynchronous change nothing, to the bit. Three tiles of keys: both buffers are used again."""
     name, library = kernel
     seq, modes = (
-        (257, ((0, 0), (0, 1), (3, 0), (1, 1), (2, 1))) if name == "wgmma" else (161, ((0, 0), (0, 1), (1, 0), (1, 1)))
+        (257, ((0, 0), (0, 1), (3, 0), (1, 1), (2, 1)))
+        if name == "solution with wgmma"
+        else (161, ((0, 0), (0, 1), (1, 0), (1, 1)))
     )
     rng = np.random.default_rng(7)
     q, k, v = (bits(rng.standard_normal((1, seq, 64), dtype=np.float32), False) for _ in range(3))
@@ -196,54 +210,50 @@ def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
     assert (library.emulator_conflicts() > 0) == (name == "shipped")
 
 
-def test_the_emulation_notices_a_missing_wait(emulator, tmp_path):
-    """What the other tests rely on: without its waits the solution gives another answer."""
-    library = compiled(SOURCES["solution"].read_text().replace("copy_wait<1>();", ""), emulator, tmp_path)
-    q, k, v = (bits(np.random.default_rng(1).standard_normal((1, 65, 64), dtype=np.float32), False) for _ in range(3))
-    lazy, eager = (run(library, q, k, v, causal=False, bf16=False, eager=e) for e in (0, 1))
-    assert (lazy != eager).any()
-
-
 @pytest.fixture(scope="module")
 def mistaken(emulator, tmp_path_factory):
-    """The wgmma kernel for float16 and 128 columns once with each mistake, and last as it is, in one library."""
-    source = WGMMA.read_text()
-    only = "    return launch<__half, 128>(q, k, v, out, heads, seq, causal, static_cast<cudaStream_t>(stream));\n}\n"
-    source = source[: source.index("    const auto s = static_cast<cudaStream_t>(stream);")] + only
+    """The solution for float16 and 128 columns, on a GPU of each kind: once with each mistake, and last as it is, in one library."""
+    return {major: _mistaken(major, emulator, tmp_path_factory.mktemp("mistaken")) for major in (8, 9)}
+
+
+def _mistaken(major: int, emulator: Path, folder: Path) -> ctypes.CDLL:
+    source = SOLUTION.read_text()
+    way = "true" if major == 9 else "false"
+    only = f"    return launch<__half, 128, {way}>(q, k, v, out, heads, seq, causal, static_cast<cudaStream_t>(stream));\n}}\n"
+    source = source[: source.index("    int device = 0")] + only
     copies = []
-    for number, (right, wrong) in enumerate([*MISTAKES.values(), ("", "")]):
+    for number, right, wrong in [*_mistakes(major), (len(MISTAKES), "", "")]:
         assert right in source
         copy = source.replace(right, wrong) if right else source
         copies.append(f"namespace n{number} {{\n{copy.replace('attention_forward', f'attention_forward_{number}')}}}\n")
-    return compiled("".join(copies), emulator, tmp_path_factory.mktemp("mistaken"), "-O0")
+    return compiled("".join(copies), major, emulator, folder, "-O0")
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, "none"])
-def test_a_mistake_in_the_wgmma_kernel_is_noticed(mistaken, mistake):
+def _mistakes(major: int) -> list[tuple[int, str, str]]:
+    """(number, right text, wrong text) of the mistakes for such a GPU."""
+    return [(number, right, wrong) for number, (of, right, wrong) in enumerate(MISTAKES.values()) if of == major]
+
+
+@pytest.mark.parametrize(
+    ("major", "number"),
+    [
+        *((major, number) for number, (major, *_) in enumerate(MISTAKES.values())),
+        (8, len(MISTAKES)),
+        (9, len(MISTAKES)),
+    ],
+    ids=[*MISTAKES, "none with mma.sync", "none with wgmma"],
+)
+def test_a_mistake_in_the_solution_is_noticed(mistaken, major, number):
     """It shows as a wrong answer, or as something that no kernel may do, in some order of threads and at some moment of what is asynchronous."""
-    number = [*MISTAKES, "none"].index(mistake)
     rng = np.random.default_rng(3)
     q, k, v = (bits(rng.standard_normal((1, 200, 128), dtype=np.float32), False) for _ in range(3))
     truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
 
     def wrong(eager: int, backwards: int) -> bool:
+        entry = f"attention_forward_{number}"
         answer, fault = launch(
-            mistaken,
-            q,
-            k,
-            v,
-            causal=True,
-            bf16=False,
-            eager=eager,
-            backwards=backwards,
-            entry=f"attention_forward_{number}",
+            mistaken[major], q, k, v, causal=True, bf16=False, eager=eager, backwards=backwards, entry=entry
         )
         return bool(fault) or not np.abs(values(answer, False) - truth).max() < JUDGE.ERROR_FLOOR["fp16"]
 
-    assert any(wrong(e, b) for e, b in itertools.product((0, 3), range(2))) == (mistake != "none")
-
-
-def test_another_gpu_is_told_what_the_kernel_needs(mistaken, capfd):
-    mistaken.emulator_set(8, 0, 0, None, None, 0)
-    assert mistaken[f"attention_forward_{len(MISTAKES)}"](*[None] * 4, 1, 1, 128, 0, 0, None) == 209
-    assert "mma.sync" in capfd.readouterr().err
+    assert any(wrong(e, b) for e, b in itertools.product((0, 3), range(2))) == (number < len(MISTAKES))

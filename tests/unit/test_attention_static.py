@@ -22,7 +22,6 @@ from ..modules import load_file
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
-WGMMA = ROOT / "tests" / "variants" / "fused-attention" / "wgmma" / "attention.cu"
 
 needs_nvcc = pytest.mark.skipif(find_program("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
 needs_disassembler = pytest.mark.skipif(
@@ -150,22 +149,29 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubin
         assert report.widest_load_bytes == 4
         assert any("4 bytes" in sentence for sentence in describe(report))
     for report in solution:
+        wide = "Li128E" in report.name
+        threads, products, blocks = (128, {"HMMA": 256 if wide else 128}, 2)
+        if arch == "90a":
+            # wgmma takes 16 columns of the queries or 16 of a tile's 128 keys at a time: the first tile's scores, a turn of the loop, the last sums.
+            threads, products, blocks = (256, {"HGMMA": 8 + 16 + 8}, 1) if wide else (384, {"HGMMA": 4 + 12 + 8}, 1)
         assert set(report.async_copies) == {16}
-        assert report.tensor_core["HMMA"] >= 64
-        assert report.local_loads + report.local_stores <= 4
-        assert report.max_threads == 256
-        assert report.occupancy().blocks >= 1
+        assert report.tensor_core == products
+        assert report.local_loads + report.local_stores == 0
+        assert report.max_threads == threads
+        assert report.occupancy().blocks == blocks
 
 
 @pytest.mark.long
 @needs_nvcc
 @needs_disassembler
 @pytest.mark.parametrize(
-    ("folder", "threads", "wasteful"), [(LAB, 128, 6), (SOLUTION, 256, 0)], ids=["shipped", "solution"]
+    ("folder", "threads", "wasteful"),
+    [(LAB, [128] * 4, 6), (SOLUTION, [256, 256, 384, 384], 0)],
+    ids=["shipped", "solution"],
 )
 def test_launches_are_seen_and_a_warp_is_followed_without_a_gpu(folder, threads, wasteful, cubins):
     found = read_launches(folder / "attention.cu", _launches(), cubins)
-    assert [one.launch.threads for one in found] == [threads] * 4
+    assert [one.launch.threads for one in found] == threads
     assert all(one.launch.dynamic_shared_bytes >= 16384 and one.followed.whole for one in found)
     assert [sum(access.wasteful for access in one.followed.accesses) for one in found] == [wasteful] * 4
 
@@ -210,9 +216,9 @@ def test_host_code_that_crashes_is_no_fault_of_the_program(tmp_path):
 
 @needs_nvcc
 @needs_disassembler
-def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
+def test_the_solution_weighs_scores_while_wgmma_adds(tmp_path):
     binding = load_file(LAB / "attention.py", "attention_binding")
-    built = tmp_path / "kernel.o"
+    source, built = SOLUTION / "attention.cu", tmp_path / "kernel.o"
     command = [
         find_program("nvcc"),
         *binding.CUDA_COMPILER,
@@ -221,30 +227,22 @@ def test_the_wgmma_kernel_weighs_scores_while_the_tensor_cores_add(tmp_path):
         "-gencode",
         "arch=compute_90a,code=sm_90a",
     ]
-    done = subprocess.run([*command, "-c", WGMMA, "-o", built], capture_output=True, text=True, check=True)
+    done = subprocess.run([*command, "-c", source, "-o", built], capture_output=True, text=True, check=True)
     assert "serialized" not in done.stderr + done.stdout  # ptxas says so when it has to wait for each product
-    binding._refuse_libraries(WGMMA, built)
-    resources, sass = (
-        static_check.disassembled(what, built, lambda command: command) for what in ("-res-usage", "-sass")
-    )
-    for report in read_reports(resources, sass):
-        threads, products = (384, 4 + 12 + 8) if "Li64E" in report.name else (256, 8 + 16 + 8)
-        assert report.tensor_core == {"HGMMA": products}
-        assert set(report.async_copies) == {16}
-        assert report.local_loads + report.local_stores == 0
-        assert report.occupancy(threads).blocks == 1
+    assert "warning" not in done.stderr + done.stdout
+    binding._refuse_libraries(source, built)
+    sass = static_check.disassembled("-sass", built, lambda command: command)
     for code in sass.split("Function : ")[1:]:
         # After the wait that leaves the sums in flight come all weights of a tile and two factors, with no other wait before the loop's next turn.
         (hidden,) = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1(.*?)(?:WARPGROUP|HGMMA)", code, re.DOTALL)
         assert hidden.count("MUFU.EX2") == 64 + 2
 
 
-@pytest.mark.long
 @needs_nvcc
-@needs_disassembler
-def test_the_wgmma_kernel_compiles_for_other_gpus_too(tmp_path):
-    for report in check_source(WGMMA, "80", tmp_path):
-        assert not report.tensor_core  # it is empty: attention_forward says what it needs
+def test_hopper_without_its_own_instructions_is_refused(tmp_path):
+    """The host would launch wgmma's blocks, and the code for sm_90 would be that of mma.sync."""
+    with pytest.raises(UsageError, match="compile with -gencode arch=compute_90a,code=sm_90a"):
+        compile_cubin(SOLUTION / "attention.cu", "90", tmp_path)
 
 
 @needs_nvcc
@@ -283,7 +281,7 @@ def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tensor_core
     (report,) = check_binary(cubin)
     assert bool(report.tensor_core_instructions) == tensor_cores
     if tensor_cores:
-        # Triton, whose code GPUs have run, describes such tiles to wgmma as tests/variants/fused-attention/wgmma does: the 128-byte swizzle, 1024
+        # Triton, whose code GPUs have run, describes such tiles to wgmma as solutions/fused-attention/attention.cu does: the 128-byte swizzle, 1024
         # bytes from 8 rows to the next 8, a tile's rows times 128 bytes from 64 columns of the values to the next 64, and 16 rows a step.
         described, panel, step = 1 << 62 | 1024 >> 4 << 32, module.KEYS * 128 >> 4 << 16, 16 * 128 >> 4
         numbers = {int(number) for number in re.findall(r"(?<=, )\d+(?=;)", made["ptx"])}
