@@ -364,9 +364,10 @@ def test_gradients_reduced_node_by_node_are_right(tmp_path):
         assert run.step_ms < 1.5 * first.step_ms
 
 
-def test_a_node_that_is_the_whole_world_reduces_the_gradients_once(reference, two_ranks):
-    """What it reduced goes through a group of each rank alone as well."""
-    assert same_training(two_ranks(VARIANTS / "hierarchical" / "train.py"), reference) is None
+@pytest.mark.parametrize("name", ["hierarchical", "leaders"])
+def test_a_node_that_is_the_whole_world_reduces_the_gradients_once(name, reference, two_ranks):
+    """What it reduced goes through a group of a rank alone as well."""
+    assert same_training(two_ranks(VARIANTS / name / "train.py"), reference) is None
 
 
 APART = ("group_of_one", "half_of_the_ranks", "noise_of_the_same_size", "through_files")
