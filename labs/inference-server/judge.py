@@ -81,22 +81,25 @@ def _detail(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def load(device: str) -> Any:
-    """Entry point of the reference worker, which calibrates: CPU seconds that the shipped pre-processing needs for a picture."""
-    preprocess = _shipped().preprocess
+    """Entry point of the reference worker, which calibrates: CPU seconds that a server's shipped pre-processing ("python", "triton") needs for a picture."""
+    preprocess = {
+        "python": _shipped("serve.py").preprocess,
+        "triton": _shipped("models/decode/1/pictures.py").preprocess,
+    }
 
-    def timed(*jpegs: bytes) -> float:
+    def timed(server: str, *jpegs: bytes) -> float:
         began_s = time.process_time()
         for jpeg in jpegs:
-            preprocess(jpeg)
+            preprocess[server](jpeg)
         return (time.process_time() - began_s) / len(jpegs)
 
     return timed
 
 
-def _shipped() -> ModuleType:
-    """The shipped server, with the recipe that it imports: the package's own, never the learner's."""
+def _shipped(name: str) -> ModuleType:
+    """A shipped file, which may import the recipe: the package's own, never the learner's."""
     sys.path.append(str(HERE))
-    spec = importlib.util.spec_from_file_location("shipped_serve", HERE / "serve.py")
+    spec = importlib.util.spec_from_file_location(f"shipped_{Path(name).stem}", HERE / name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import proving
+from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 
 from ..weather import machines_fault
-from .test_cli import Learner
+from .test_cli import LAB, Learner
 
 ROOT = Path(__file__).parents[2]
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
@@ -108,25 +115,55 @@ def test_models_that_triton_cannot_load_end_a_run_with_its_words(learner):
 
 
 @needs_triton
-def test_a_capture_of_triton_is_refused_and_says_what_to_do(learner):
-    done = learner.lab("profile", at=on_triton(started(learner)))
-    assert done.returncode == 2
-    assert 'SERVER = "python"' in done.stderr
+def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
+    before, place = tritons(), on_triton(started(learner))
+    done = learner.lab("profile", at=place)
+    assert done.returncode == 0, done.stderr
+    summary = learner.json("report", at=place)["summary"]
+    serving = summary["serving"]
+    assert serving["batches"] >= 3
+    assert {part["name"] for part in serving["parts"]} == {"queue", "preprocess", "h2d", "infer", "postprocess"}
+    assert serving["idle_share"] > 0.5
+    assert any(re.search(r"[\d.]+ ms for classify", note) for note in summary["quality"]["notes"])
+    (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
+    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
+    assert summarise(load(kept.with_name("trace.json.gz"))).findings[0].id == "input-starved"
+    assert set(tritons()) <= set(before)
+
+
+@needs_triton
+def test_a_capture_of_triton_that_is_interrupted_leaves_no_process_and_no_file(learner):
+    before, place = tritons(), on_triton(started(learner))
+    shared = set(Path("/dev/shm").iterdir())
+    running = subprocess.Popen(
+        [*LAB, "profile"], cwd=place, env=learner.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 60
+    while len(set(tritons()) - set(before)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(8)  # into its warm-up or its window
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 130
+    running.stdout.close()
+    assert set(tritons()) <= set(before)
+    assert set(Path("/dev/shm").iterdir()) <= shared
+    assert not list((place / ".lab" / "captures").glob("*"))
 
 
 @pytest.mark.timed
 @needs_triton
 @pytest.mark.parametrize("solved", [False, True])
-def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(learner, solved):
-    solution = ROOT / "solutions" / "inference-server"
-    place = on_triton(started(learner), solution if solved else None)
-    (place / "diagnosis.toml").write_bytes((solution / "diagnosis.toml").read_bytes())
+def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(learner, monkeypatch, solved):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(learner.home))
+    lab = find_lab("inference-server")
+    place = on_triton(started(learner), lab.solution if solved else None)
+    (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
     for _ in range(3):
-        verdict = learner.json("check", at=place)
-        if not machines_fault(f"{verdict['outcome']} {verdict['summary']}"):
+        verdict = proving.check(lab, place, "virtual")
+        if not machines_fault(f"{verdict.outcome} {verdict.summary}"):
             break
-    held = {each["id"]: each["holds"] for each in verdict["criteria"]}
+    held = {each.id: each.holds for each in verdict.criteria}
     assert held["right-answers"]
     assert held["right-pixels"]
     assert held["bad-requests"]
-    assert (held["throughput"], held["idle"]) == (solved, solved), verdict["summary"]
+    assert (held["throughput"], held["idle"]) == (solved, solved), verdict.summary

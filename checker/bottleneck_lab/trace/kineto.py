@@ -29,6 +29,9 @@ from bottleneck_lab.trace.timeline import (
 CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
 
+NOTES = "captureNotes"
+"""Key beside a trace's events: what whoever made the capture has to say of it, a list of sentences."""
+
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
     """A timeline from a stream of bytes. Raises CaptureError when they are not a trace, or end too early."""
@@ -41,7 +44,7 @@ def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -
 
 def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()) -> Timeline:
     """The timeline of everything that was gathered. Each table's rows are freed as it is made, so that nothing is held twice for long."""
-    said = [*notes]
+    said = [*notes, *_remarks(metadata)]
     if columns.malformed:
         said.append(f"{columns.malformed} malformed events were left out")
     if columns.overhead_ns:
@@ -191,6 +194,11 @@ def _facts(metadata: dict[str, Any]) -> dict[str, str]:
         "cuda_driver_version",
     )
     return {key: str(metadata[key])[:80] for key in wanted if key in metadata}
+
+
+def _remarks(metadata: dict[str, Any]) -> list[str]:
+    told = metadata.get(NOTES)
+    return [str(each)[:300] for each in told[:10]] if isinstance(told, list) else []
 
 
 def _mapping(value: Any) -> dict[str, Any]:

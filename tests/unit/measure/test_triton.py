@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import json
 import re
@@ -16,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from PIL import Image
+import torch
+from PIL import Image, UnidentifiedImageError
 
 from bottleneck_lab.catalog import content_root, find_lab
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
-from bottleneck_lab.measure.kinds.server import gateway, tritonserver
+from bottleneck_lab.measure.kinds.server import gateway, triton_capture, tritonserver
 from bottleneck_lab.measure.kinds.server.gateway import Gateway, infer_request
 from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.server.pixels import IMAGES
@@ -34,8 +36,10 @@ from bottleneck_lab.measure.kinds.server.tritonserver import (
     environment_for,
     max_batch_of,
     repository_for,
+    say_queues,
     show_statistics,
 )
+from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 
@@ -147,6 +151,14 @@ def test_the_lab_puts_its_own_model_and_batch_size_into_a_copy(tmp_path):
     assert configs(repository_for(repository, None, tmp_path / "copy")) == configs(repository)
 
 
+@pytest.mark.parametrize(("server", "file"), [("python", "serve.py"), ("triton", "pictures.py")])
+def test_each_server_is_calibrated_by_its_own_shipped_code(server, file):
+    timed = load_file(LAB.path / "judge.py", "judge_of_servers").load("virtual")
+    with pytest.raises(UnidentifiedImageError) as raised:
+        timed(server, b"no picture")
+    assert file in {entry.path.name for entry in raised.traceback}
+
+
 def test_what_triton_tells_of_its_models_is_shown():
     model = {"name": "decode", "execution_count": 5, "inference_count": 20}
     times = {"queue": {"count": 20, "ns": 40_000_000}, "compute_infer": {"count": 20, "ns": 600_000_000}}
@@ -166,6 +178,113 @@ def test_what_a_killed_server_left_in_shared_memory_is_removed_and_no_others(tmp
     monkeypatch.setattr(tritonserver, "_SHARED_MEMORY", memory)
     tritonserver.clear(temporary)
     assert {each.name for each in memory.iterdir()} == {"tritonserver-2abc", "other"}
+
+
+def test_what_requests_waited_in_a_window_is_a_sentence():
+    def told(name, ns, count):
+        return {"name": name, "inference_stats": {"queue": {"ns": ns, "count": count}}}
+
+    before = {"model_stats": [told("classify", 5_000_000, 5), told("decode", 0, 0)]}
+    after = {"model_stats": [told("classify", 65_000_000, 15), told("decode", 0, 0), told("resnet50", 4_000_000, 2)]}
+    assert say_queues(before, after).endswith("on average, 6.0 ms for classify, 2.0 ms for resnet50.")
+    assert say_queues(after, after).endswith("on average, for nothing.")
+
+
+def test_every_python_model_is_put_under_the_profiler_and_keeps_its_own_code(tmp_path):
+    repository = repository_for(LAB.path / "models", None, tmp_path / "copy")
+    code = (repository / "classify/1/model.py").read_text()
+    triton_capture.put_under_profiler(repository)
+    for model in ("classify", "decode", "resnet50"):
+        assert "capture_when_told" in (repository / model / "1/model.py").read_text()
+    assert (repository / "classify/1" / f"{triton_capture.LEARNERS}.py").read_text() == code
+
+
+@pytest.fixture
+def ranges(monkeypatch):
+    """Ranges, and what they mark: the list of what began and ended."""
+    marked = []
+
+    class Recorded:
+        def __init__(self, name) -> None:
+            self.name = name
+
+        def __enter__(self) -> None:
+            marked.append(f"{self.name} begins")
+
+        def __exit__(self, *_) -> None:
+            marked.append(f"{self.name} ends")
+
+    monkeypatch.setattr(torch.profiler, "record_function", Recorded)
+    return triton_capture.Ranges(), marked
+
+
+def test_one_range_follows_another_without_a_hole(ranges):
+    found, marked = ranges
+    found.begin("queue")
+    found.begin("preprocess")
+    with found.instead("request", "postprocess"):
+        assert marked == ["queue begins", "queue ends", "preprocess begins", "preprocess ends", "request begins"]
+    found.begin(None)
+    assert marked[5:] == ["request ends", "postprocess begins", "postprocess ends"]
+
+
+def test_a_thread_of_the_models_own_marks_its_requests_alone(ranges):
+    found, marked = ranges
+    found.begin("preprocess")
+
+    def ask():
+        with found.instead("request", "postprocess"):
+            pass
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert marked == ["preprocess begins", "request begins", "request ends"]
+
+
+def write_trace(file, base_ns, events):
+    with gzip.open(file, "wt") as out:
+        json.dump({"baseTimeNanoseconds": base_ns, "host_name": "x", "traceEvents": events}, out)
+
+
+def test_traces_of_several_processes_become_one_on_one_clock_with_the_models_names(tmp_path):
+    def events(pid, ts):
+        span = {"ph": "X", "cat": "user_annotation", "name": "preprocess", "pid": pid, "tid": pid, "ts": ts, "dur": 5.0}
+        return [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "python"}}, span]
+
+    traces = [tmp_path / "classify 7.json.gz", tmp_path / "my model 8.json.gz"]
+    write_trace(traces[0], 1_000_000, events(7, 100.0))
+    write_trace(traces[1], 3_000_000, events(8, 100.0))
+    merged = tmp_path / "trace.json.gz"
+    triton_capture.merge(traces, ["requests waited"], merged)
+    timeline = load(merged)
+    assert (timeline.ranges.start - timeline.ranges.start[0]).tolist() == [0, 2_000_000]
+    assert timeline.notes == ("requests waited",)
+    with gzip.open(merged, "rt") as file:
+        named = [event["args"]["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "M"]
+    assert named == ["Triton: classify", "Triton: my model"]
+
+
+def test_every_process_is_told_the_same_window_and_waited_for(tmp_path, monkeypatch):
+    windows = []
+    monkeypatch.setattr(triton_capture, "LEAD_S", 0.05)
+    monkeypatch.setattr(
+        triton_capture, "capture", lambda *window: window[1] and (windows.append(window), window[1].touch())
+    )
+    for model in ("classify", "resnet50"):
+        triton_capture.capture_when_told(tmp_path, model)
+    traces = triton_capture.order(tmp_path, 0.25)
+    assert [trace.name.split()[0] for trace in traces] == ["classify", "resnet50"]
+    assert all(trace.exists() for trace in traces)
+    assert [seconds for seconds, _ in windows] == [0.25, 0.25]
+
+
+def test_a_process_that_writes_nothing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(triton_capture, "LEAD_S", 0.0)
+    monkeypatch.setattr(triton_capture, "WRITING_S", 0.0)
+    (tmp_path / "decode 9.ready").touch()
+    with pytest.raises(TimeoutError, match="no trace of the model decode"):
+        triton_capture.order(tmp_path, 0.0)
 
 
 class FakeTriton:
@@ -255,6 +374,12 @@ def test_what_triton_refuses_is_refused_with_its_status(place):
     assert place.ask(b"next")[0] == 200
 
 
+def test_what_a_learners_model_raises_is_shown_once(place, capsys):
+    place.triton.status, place.triton.said = 500, {"error": "KeyError: 'images'"}
+    assert [place.ask(b"picture")[0] for _ in range(2)] == [500, 500]
+    assert capsys.readouterr().out == "Triton could not answer a request: KeyError: 'images'\n"
+
+
 def test_a_huge_body_is_refused_unread_and_another_path_is_not_there(place):
     with socket.create_connection(("127.0.0.1", place.port)) as client:
         client.sendall(b"POST /classify HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n")
@@ -285,6 +410,13 @@ def test_a_request_says_how_long_its_parts_are():
     assert json.loads(body[: int(sizes[b"Inference-Header-Content-Length"])])["outputs"] == [{"name": "scores"}]
 
 
+def read_on(verifier) -> None:
+    """Takes what the device says of its batches: it waits while nobody does."""
+    with suppress(OSError):
+        while verifier.recv(1 << 16):
+            pass
+
+
 @pytest.fixture
 def device():
     """Function: a device's process, as the environment of models finds it."""
@@ -294,6 +426,7 @@ def device():
     options = zip(("--host", "--verifier", "--arena", "--fixed-s", "--image-s"), [*fds, 0.01, 0.001], strict=True)
     command = [sys.executable, "-m", "bottleneck_lab.measure.kinds.server.device"]
     process = subprocess.Popen([*command, *(str(part) for pair in options for part in pair)], pass_fds=fds)
+    threading.Thread(target=read_on, args=(pairs[1][1],), daemon=True).start()
     yield device_fds(pairs[0][1].fileno(), arena.fd)
     process.kill()
     process.wait()
@@ -307,8 +440,8 @@ def triton(device):
     """Function: a real server on a repository, with a gateway before it: its address."""
     servers = []
 
-    def start(repository):
-        server = Tritonserver(dataset_root("tritonserver"), repository, device)
+    def start(repository, **options):
+        server = Tritonserver(dataset_root("tritonserver"), repository, device, **options)
         servers.append(server)
         server.start()
         return server
@@ -352,6 +485,37 @@ def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_not
         "triton_python_backend_stub" in word and server._shared in " ".join(words) for words in named for word in words
     )
     assert not list(Path("/dev/shm").glob(f"{server._shared}*"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
+@pytest.mark.parametrize(
+    ("which", "marked"),
+    [
+        ("shipped", {"classify": {"queue", "preprocess", "request to another model", "postprocess"}}),
+        ("solved", {"decode": {"queue", "preprocess"}}),
+    ],
+)
+def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked, solved, triton, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server = triton(LAB.path / "models" if which == "shipped" else solved, captured=True)
+    place, (good, _) = Place(server), pictures()
+    place.ask(good)
+    capturing = threading.Thread(target=server.capture, args=(1.5, tmp_path / "trace.json.gz"))
+    capturing.start()
+    while capturing.is_alive():
+        assert place.ask(good)[0] == 200
+    place.gateway.close()
+    with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    models = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+    found = {}
+    for each in events:
+        if each.get("cat") == "user_annotation" and each["pid"] in models:
+            found.setdefault(models[each["pid"]].removeprefix("Triton: "), set()).add(each["name"])
+    assert found == {**marked, "resnet50": {"queue", "h2d", "infer"}}
+    (note,) = load(tmp_path / "trace.json.gz").notes
+    assert re.search(r"[\d.]+ ms for resnet50", note)
 
 
 @pytest.mark.slow

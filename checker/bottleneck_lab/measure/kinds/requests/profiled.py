@@ -45,6 +45,14 @@ class Served:
         Channel(socket.socket(fileno=self.options.socket)).send(Ready())
         module.serve(socket.socket(fileno=self.options.listener))
 
+    def prepare(self) -> None:
+        """Makes its first capture, which takes seconds to set up."""
+        capture(0.0, None)
+
+    def capture(self, seconds: float) -> None:
+        """Captures it for so long."""
+        capture(seconds, self.options.trace)
+
     def set_constant(self, name: str, value: int) -> None:
         """Sets a constant of the server while it runs."""
         setattr(sys.modules[self.options.entry.stem], name, value)
@@ -60,7 +68,7 @@ def obey(served: Served) -> None:
         for line in lines:
             word, value = line.split()
             if word == "capture":
-                capture(float(value), options.trace)
+                served.capture(float(value))
             else:
                 served.set_constant(word, int(value))
 
@@ -70,7 +78,7 @@ def run_server(served: Served) -> None:
     options = served.options
     os.sched_setaffinity(0, loading_cores())
     if options.trace:
-        capture(0.0, None)  # the first takes seconds to set up
+        served.prepare()
     threading.Thread(target=_serve_to_the_end, args=(served,), daemon=True).start()
     obey(served)
     served.end()

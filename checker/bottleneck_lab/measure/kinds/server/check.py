@@ -24,7 +24,7 @@ from bottleneck_lab.measure.kinds.server import ServerSettings, figures
 from bottleneck_lab.measure.kinds.server.judging import check_answers, check_pixels
 from bottleneck_lab.measure.kinds.server.pictures import HEAD, Strips, make_strips
 from bottleneck_lab.measure.kinds.server.session import DeviceSession, device_times_s
-from bottleneck_lab.measure.kinds.server.tritonserver import environment_for
+from bottleneck_lab.measure.kinds.server.tritonserver import CHOICES, environment_for
 from bottleneck_lab.needs import require_packages
 
 CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
@@ -105,10 +105,10 @@ def preprocess_s(context: Context[ServerSettings], bench: Bench) -> float:
     with CallSession.start(
         context, "reference", context.pristine(), "judge.py", limits_of(context.settings)
     ) as session:
-        times = []
+        times, server = [], CHOICES[bench.triton is not None]
         for _ in range(CALIBRATIONS):
             files = [bench.strips.file(picture) for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)]
-            times.append(float(session.call([*files])[1][0]))
+            times.append(float(session.call([server, *files])[1][0]))
         return median(times)
 
 

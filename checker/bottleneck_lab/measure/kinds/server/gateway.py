@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.measure.kinds.server.tritonserver import TritonError, Tritonserver
@@ -28,6 +30,7 @@ class Gateway:
     def __init__(self, server: Tritonserver) -> None:
         self._server = server
         self._changing = threading.Lock()
+        self._complained = False
 
     def serve(self, listener: socket.socket) -> None:
         """Starts the server and answers until it ends. Raises TritonError then."""
@@ -39,6 +42,10 @@ class Gateway:
         """Starts the server again with another largest batch."""
         with self._changing:
             self._server.start(size)
+
+    def capture(self, seconds: float, trace: Path) -> None:
+        """Captures the server's models for so long. Raises TritonError where one does not answer."""
+        self._server.capture(seconds, trace)
 
     def statistics(self) -> str:
         """How the server's models fared, as text."""
@@ -60,12 +67,14 @@ class Gateway:
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, request after request."""
-        upstream = Upstream(self._server.port)
-        with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+        gone = (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError)
+        with (
+            contextlib.closing(writer),
+            contextlib.closing(Upstream(self._server.port)) as upstream,
+            contextlib.suppress(*gone),
+        ):
             while await self._answer(reader, writer, upstream):
                 pass
-        upstream.close()
-        writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Upstream) -> bool:
         """Answers one request; whether the connection can carry another."""
@@ -81,9 +90,18 @@ class Gateway:
             status, said = await upstream.infer(body)
         else:
             status, said = 404, {"error": "there is POST /classify"}
+        if status >= 500:
+            self._complain(str(said["error"]))
         writer.write(reply(status, said))
         await writer.drain()
         return True
+
+    def _complain(self, problem: str) -> None:
+        """Shows what has gone wrong in the learner's models, once."""
+        if not self._complained:
+            sys.stdout.write(f"Triton could not answer a request: {problem}\n")
+            sys.stdout.flush()
+        self._complained = True
 
 
 class Upstream:

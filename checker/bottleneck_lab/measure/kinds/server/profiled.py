@@ -33,10 +33,16 @@ class ServedByTriton(Served):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self._gateway = gateway_of(options)
+        self._gateway = gateway_of(options, captured=options.trace is not None)
 
     def serve(self) -> None:
         self._gateway.serve(socket.socket(fileno=self.options.listener))
+
+    def prepare(self) -> None:
+        """Its models do."""
+
+    def capture(self, seconds: float) -> None:
+        self._gateway.capture(seconds, self.options.trace)
 
     def set_constant(self, name: str, value: int) -> None:  # noqa: ARG002 - there is none but the largest batch
         self._gateway.set_max_batch(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from bottleneck_lab.analysis.plateau import Plateau, write_plateau
-from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_rows import add_rows
@@ -28,6 +27,7 @@ from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.server.profiled"
 STANDS_FOR = "an accelerator whose time for a batch is set by what the shipped pre-processing takes on this machine"
+LOOK_S = 0.1
 POINT_S, CAPTURED_POINT_S = 2.5, 1.5
 """How long each maximum batch size is loaded: in `lab run`, and after a capture."""
 
@@ -70,21 +70,14 @@ def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) ->
 
 
 def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler, the device's batches beside it; its exit status, 0 where it served to the end.
-
-    Raises UsageError for Triton, whose models run in processes of its own.
-    """
+    """Captures the server under load with torch.profiler, the device's batches beside it; its exit status, 0 where it served to the end."""
     bench = Bench.prepare(context, context.workspace)
-    if bench.triton:
-        raise UsageError(
-            "`lab profile` captures the server in serve.py, and serve.py asks for Triton.",
-            'Set SERVER = "python" for a capture: both shipped servers do the same to a picture. `lab run` shows what Triton tells of its models.',
-        )
-
     size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
+        while not trace.exists():  # a server does not change its batches before it is written
+            server.follow(LOOK_S)
         if size is not None:
             write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
 

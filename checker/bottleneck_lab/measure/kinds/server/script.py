@@ -35,10 +35,10 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
     channel.send(Done())
 
 
-def gateway_of(options: argparse.Namespace) -> Gateway:
-    """Triton on the model repository beside the entry, with what stands before it."""
+def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
+    """Triton on the model repository beside the entry, with what stands before it; `captured`: its models can be captured."""
     fds = device_fds(options.socket, options.arena)
-    return Gateway(Tritonserver(options.environment, options.entry.parent / MODELS, fds))
+    return Gateway(Tritonserver(options.environment, options.entry.parent / MODELS, fds, captured=captured))
 
 
 def main() -> None:

@@ -13,16 +13,19 @@ import numpy as np
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # Triton brings it
 
 from bottleneck_lab.measure.channel.wire import Arena, Channel
+from bottleneck_lab.measure.kinds.feed.learner_api import Range
 from bottleneck_lab.measure.kinds.server.learner_api import Model
 
 
 class TritonPythonModel:
-    """What Triton looks for."""
+    """What Triton looks for. `range_` marks its work, in a capture."""
+
+    range_: Range | None = None
 
     def initialize(self, args: dict[str, str]) -> None:  # noqa: ARG002 - Triton's
         """Called once, before the first batch."""
         channel = Channel(socket.socket(fileno=os.dup(int(os.environ["LAB_SOCKET"]))))
-        self._model = Model(channel, Arena.attach(int(os.environ["LAB_ARENA"])))
+        self._model = Model(channel, Arena.attach(int(os.environ["LAB_ARENA"])), self.range_)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Called with the requests that Triton has put into a batch; an answer for each."""

@@ -24,6 +24,7 @@ import psutil
 
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.faults import LearnerFault
+from bottleneck_lab.measure.kinds.server import triton_capture
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 
@@ -87,14 +88,23 @@ def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
 
 
 class Tritonserver:
-    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets."""
+    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets.
 
-    def __init__(self, home: Path, repository: Path, fds: Mapping[str, int]) -> None:
+    `captured`: its models can be captured until it is started again with another largest batch.
+    """
+
+    def __init__(self, home: Path, repository: Path, fds: Mapping[str, int], *, captured: bool = False) -> None:
         self._home = home
         self._fds = dict(fds)
         self._scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._log = self._scratch / "log"
         self._shared = self._scratch.name
+        self._traces = self._scratch / "traces"
+        self._backends = (
+            self._scratch / "backends"
+        )  # the Python inside Triton knows ASCII paths only; a home may have another
+        self._backends.symlink_to(home / "backends")
+        self._captured = captured
         self._repository = repository
         self.port, self.metrics_port = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,6 +113,10 @@ class Tritonserver:
         """Starts it, or starts it again with another largest batch, and waits until all models are loaded. Raises TritonError."""
         self.end()
         repository = repository_for(self._repository, max_batch, self._scratch / "models")
+        shutil.rmtree(self._traces, ignore_errors=True)  # of processes that are gone
+        if self._captured and max_batch is None:
+            self._traces.mkdir()
+            triton_capture.put_under_profiler(repository)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command(repository),
@@ -144,23 +158,37 @@ class Tritonserver:
 
     def statistics(self) -> str:
         """What Triton itself tells of its models since it was started, as text; nothing where it cannot be asked."""
+        told = self._told()
+        return show_statistics(told) if told else ""
+
+    def capture(self, seconds: float, trace: Path) -> None:
+        """Captures what all of its models do for so long, and what requests waited meanwhile, to `trace`. Raises TritonError where one does not answer."""
+        before = self._told()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/models/stats", timeout=5) as reply:
-                return show_statistics(json.load(reply))
-        except (urllib.error.URLError, OSError, ValueError):
-            return ""
+            traces = triton_capture.order(self._traces, seconds)
+        except TimeoutError as error:
+            raise TritonError(f"{error}\n{self.last_words()}") from error
+        triton_capture.merge(traces, [say_queues(before, self._told())], trace)
 
     def close(self) -> None:
         """Ends it for good."""
         self.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
+    def _told(self) -> dict[str, Any]:
+        """What Triton tells of its models since it was started; nothing where it cannot be asked."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/models/stats", timeout=5) as reply:
+                return dict(json.load(reply))
+        except (urllib.error.URLError, OSError, ValueError):
+            return {}
+
     def _command(self, repository: Path) -> list[str]:
         program = next(self._home.glob("env/lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
         here = "127.0.0.1"
         options = {
             "model-repository": repository,
-            "backend-directory": self._home / "backends",
+            "backend-directory": self._backends,
             "http-address": here,
             "http-port": self.port,
             "metrics-address": here,
@@ -184,6 +212,7 @@ class Tritonserver:
             "PATH": f"{self._home}/env/bin:{os.environ.get('PATH', '/usr/bin:/bin')}",
             "LD_LIBRARY_PATH": f"{libraries}:{Path(manifest['library']).parent}",
             "LAB_PYTHON": os.pathsep.join(filter(None, sys.path)),
+            "LAB_TRACES": str(self._traces),
             **{name: str(fd) for name, fd in self._fds.items()},
         }
 
@@ -216,6 +245,18 @@ def show_statistics(told: dict[str, Any]) -> str:
         queue_ms, run_ms = (_mean_ms(times[name]) for name in ("queue", "compute_infer"))
         lines.append(f"{model['name']:<9} {batches:>7}  {each:>13.1f}  {queue_ms:>8.1f}  {run_ms:>6.1f}")
     return "\n".join(lines) + "\n"
+
+
+def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What a request waited in the queue of each model between two tellings, as a sentence."""
+    earlier = {model["name"]: model["inference_stats"]["queue"] for model in before.get("model_stats", [])}
+    waits = []
+    for model in after.get("model_stats", []):
+        queue, since = model["inference_stats"]["queue"], earlier.get(model["name"], {})
+        waited = {key: queue[key] - since.get(key, 0) for key in ("ns", "count")}
+        if waited["count"]:
+            waits.append(f"{_mean_ms(waited):.1f} ms for {model['name']}")
+    return f"Triton's statistics: a request waited in queues, on average, {', '.join(waits) or 'for nothing'}."
 
 
 def _mean_ms(time_: dict[str, int]) -> float:

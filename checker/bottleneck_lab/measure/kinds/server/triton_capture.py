@@ -1,0 +1,117 @@
+"""A capture of a Triton Inference Server: its Python models capture themselves, each in its own process, and what they wrote becomes one trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.measure.kinds.requests.profiled import capture
+from bottleneck_lab.trace.kineto import NOTES
+
+LEARNERS = "learners_model"
+"""What a model's own module is called while it is captured."""
+_PROFILED = Path(__file__).with_name("triton_profiled.py")
+_WHEN = "when"
+_READY, _TRACE = ".ready", ".json.gz"
+LEAD_S, LOOK_S, WRITING_S = 0.2, 0.02, 30.0
+"""From the order to the window's begin, between two looks for a file, and the longest that processes may take to write."""
+
+
+def put_under_profiler(repository: Path) -> None:
+    """Has every Python model of a repository capture itself when it is told to."""
+    for model in repository.glob("*/1/model.py"):
+        model.rename(model.with_stem(LEARNERS))
+        shutil.copyfile(_PROFILED, model)
+
+
+class Ranges(threading.local):
+    """Marks what a thread does, one range after another."""
+
+    _open: Any = None
+
+    def begin(self, name: str | None) -> None:
+        """Ends the range before, and begins this one; none where there is no name."""
+        from torch.profiler import record_function
+
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = record_function(name) if name else None
+        if self._open is not None:
+            self._open.__enter__()
+
+    @contextmanager
+    def instead(self, name: str, after: str) -> Iterator[None]:
+        """Within it that range, and then `after`, where one was open before."""
+        was_open = self._open is not None
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin(after if was_open else None)
+
+
+def capture_when_told(folder: Path, model: str) -> None:
+    """Has this process capture itself, all threads of it, when `order` says so. Its first capture, which takes seconds, is made here."""
+    capture(0.0, None)
+    name = f"{model} {os.getpid()}"
+    (folder / f"{name}{_READY}").touch()
+    threading.Thread(target=_take, args=(folder, name), name="capture", daemon=True).start()
+
+
+def _take(folder: Path, name: str) -> None:
+    when = folder / _WHEN
+    while not when.exists():
+        time.sleep(LOOK_S)
+    begin_s, seconds = map(float, when.read_text().split())
+    time.sleep(max(0.0, begin_s - time.monotonic()))
+    unfinished = folder / f"{name}.unfinished{_TRACE}"
+    capture(seconds, unfinished)
+    unfinished.rename(folder / f"{name}{_TRACE}")
+
+
+def order(folder: Path, seconds: float) -> list[Path]:
+    """Has all processes capture the same window; their traces, when all are written. Raises TimeoutError where one is not."""
+    unfinished = folder / f"{_WHEN}.unfinished"
+    unfinished.write_text(f"{time.monotonic() + LEAD_S} {seconds}")
+    unfinished.rename(folder / _WHEN)
+    wanted = [ready.with_name(f"{ready.stem}{_TRACE}") for ready in sorted(folder.glob(f"*{_READY}"))]
+    deadline = time.monotonic() + LEAD_S + seconds + WRITING_S
+    while missing := [trace for trace in wanted if not trace.exists()]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no trace of the model {_model_of(missing[0])}")
+        time.sleep(LOOK_S)
+    return wanted
+
+
+def merge(traces: Iterable[Path], notes: list[str], merged: Path) -> None:
+    """One trace of several processes', which count from the same moment then; their names are the models'. `notes`: what a report of it says."""
+    whole: dict[str, Any] = {"traceEvents": []}
+    for trace in traces:
+        with gzip.open(trace, "rt", encoding="utf-8") as file:
+            content = json.load(file)
+        events = content.pop("traceEvents")
+        whole = {**content, **whole}
+        later_us = (int(content["baseTimeNanoseconds"]) - int(whole["baseTimeNanoseconds"])) / 1000
+        whole["traceEvents"] += [_placed(event, later_us, _model_of(trace)) for event in events]
+    unfinished = merged.with_name(f"unfinished-{merged.name}")
+    with gzip.open(unfinished, "wt", compresslevel=1, encoding="utf-8") as file:
+        json.dump({**whole, NOTES: notes}, file)
+    unfinished.rename(merged)
+
+
+def _placed(event: dict[str, Any], later_us: float, model: str) -> dict[str, Any]:
+    if event.get("name") == "process_name":
+        event["args"] = {"name": f"Triton: {model}"}
+    return {**event, "ts": event["ts"] + later_us} if "ts" in event else event
+
+
+def _model_of(trace: Path) -> str:
+    return trace.name.rpartition(" ")[0]

@@ -1,0 +1,56 @@
+"""A Python model of a Triton Inference Server under torch.profiler: it stands in place of a `model.py`, which has another name meanwhile.
+
+Marks what a model's process shows: `queue` while it waits for its next batch, `preprocess` while it works on one, `postprocess` once another model has
+answered it. The lab's own model marks its work itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # Triton brings it
+from torch.profiler import record_function
+
+from bottleneck_lab.measure.kinds.server.triton_capture import LEARNERS, Ranges, capture_when_told
+
+_Model: Any = importlib.import_module(f"{__package__}.{LEARNERS}").TritonPythonModel
+_ranges = Ranges()
+_MARKS_ITSELF = hasattr(_Model, "range_")
+if _MARKS_ITSELF:
+    _Model.range_ = record_function
+
+
+def _mark_requests() -> None:
+    """Marks the time in which a model waits for another's answer. Triton's class is there only when models are loaded."""
+    ask = pb_utils.InferenceRequest.exec
+
+    def marked(request: Any, *options: Any, **named: Any) -> Any:
+        with _ranges.instead("request to another model", "postprocess"):
+            return ask(request, *options, **named)
+
+    pb_utils.InferenceRequest.exec = marked
+
+
+class TritonPythonModel(_Model):  # type: ignore[misc]  # whatever the learner wrote
+    """What Triton looks for."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Called once, before the first batch."""
+        _mark_requests()
+        if hasattr(_Model, "initialize"):
+            super().initialize(args)
+        capture_when_told(Path(os.environ["LAB_TRACES"]), args["model_name"])
+
+    def execute(self, requests: list[Any]) -> Any:
+        """Called with the requests that Triton has put into a batch."""
+        if inspect.iscoroutinefunction(super().execute):  # batches overlap on one thread: no telling what is whose
+            return super().execute(requests)
+        _ranges.begin(None if _MARKS_ITSELF else "preprocess")
+        try:
+            return super().execute(requests)
+        finally:
+            _ranges.begin("queue")
