@@ -16,6 +16,8 @@ import pytest
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.commands import proving
+from bottleneck_lab.workspace.dataset import is_made
+from bottleneck_lab.workspace.home import dataset_root
 
 from ..weather import machines_fault
 
@@ -29,6 +31,8 @@ FOR_ITS_KIND = {"speedup": "fused-attention", "training": "sync-points"}
 PARTS = ("starter", "solution")
 WITH_LESS = {("ranks", "starter"), ("ranks", "solution"), ("finding", "starter")}
 """Parts of labs by their kinds that are proved with fewer runs, or on a smaller lab (`test_ranked.py`); `make slow` measures them whole."""
+NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
+needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 TRIES = 3
 """A machine that was busy may be asked again. A wrong answer may not."""
 
@@ -39,6 +43,8 @@ def home(request, slug, tmp_path) -> Path:
     (tmp_path / "datasets").mkdir()
     if "photos" in spec_of(slug).get("datasets", ()):
         (tmp_path / "datasets" / "photos").symlink_to(request.getfixturevalue("photos"))
+    if is_made("tritonserver"):
+        (tmp_path / "datasets" / "tritonserver").symlink_to(dataset_root("tritonserver"))
     return tmp_path
 
 
@@ -51,6 +57,20 @@ def mutants() -> list[tuple[str, str]]:
     """Lab and name of each mutant that is declared."""
     found = [(path.parent.name, path) for path in sorted((ROOT / "tests" / "mutants").glob("*/mutants.toml"))]
     return [(slug, mutant["id"]) for slug, path in found for mutant in tomllib.loads(path.read_text())["mutant"]]
+
+
+def right_answers() -> list[Any]:
+    """Lab and name of each variant, those on Triton left out where there is none."""
+    folders = sorted((ROOT / "tests" / "variants").glob("*/*/"))
+    return [
+        pytest.param(path.parent.name, path.name, marks=needs_triton if on_triton(path) else ()) for path in folders
+    ]
+
+
+def on_triton(variant: Path) -> bool:
+    """Whether its models are to be served by a Triton Inference Server."""
+    entry = variant / "serve.py"
+    return entry.is_file() and 'SERVER = "triton"' in entry.read_text()
 
 
 def problems(slug: str, home: Path, *options: str) -> list[str]:
@@ -115,10 +135,10 @@ def test_a_starter_without_findings_fails_however_well_the_shares_are_known(lab)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("slug", LABS)
-def test_every_variant_passes(slug, home):
-    prove(slug, "variants", home)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("slug", "name"), right_answers())
+def test_every_variant_passes(slug, name, home):
+    prove(slug, "variants", home, "--name", name)
 
 
 @pytest.mark.slow
