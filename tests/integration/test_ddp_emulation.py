@@ -362,6 +362,9 @@ def test_gradients_reduced_node_by_node_are_right(tmp_path):
         run = emulated(VARIANTS / name / "train.py", tmp_path / name, world=8)
         assert same_training(run, first) is None
         assert run.step_ms < 1.5 * first.step_ms
+        sent = [span for clock in run.clocks for span in clock.spans if span.step and span.elements > LARGE]
+        assert sent
+        assert all(span.gradients for span in sent)
 
 
 @pytest.mark.parametrize("name", ["hierarchical", "leaders"])

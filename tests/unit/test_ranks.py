@@ -127,6 +127,16 @@ def test_a_node_and_then_the_nodes_reduce_every_gradient_once_each():
     ledger.optimizer()
 
 
+def test_what_a_node_s_leader_hands_on_is_gradients_once():
+    ledger = Ledger(0, COSTS)
+    one_pass(ledger)
+    one_pass(ledger)
+    assert not ledger.hands_on_gradients(0, 300_000)
+    assert ledger.reduces_gradients(0, 300_000, 0b1111)
+    assert ledger.hands_on_gradients(0, 300_000)
+    assert not ledger.hands_on_gradients(0, 300_000)
+
+
 def test_communication_runs_beside_compute_and_the_optimizer_waits_for_it():
     clock = RankClock(msgspec.structs.replace(FABRIC, launch_us=0.0))
     clock.launch("backward a", 100)

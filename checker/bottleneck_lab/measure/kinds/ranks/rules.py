@@ -40,6 +40,7 @@ class Ledger:
         self._backwards = [0] * len(self.costs.modules)
         self._ready = self._bytes = 0
         self._sent: dict[int, int] = {}
+        self._to_hand_on = (-1, 0)
 
     def forward(self, module: int, samples: int) -> None:
         """A module's forward pass on this many samples."""
@@ -97,7 +98,14 @@ class Ledger:
                 "tampered",
                 f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had computed {self._ready}.",
             )
+        self._to_hand_on = (dtype, elements)
         return True
+
+    def hands_on_gradients(self, dtype: int, elements: int) -> bool:
+        """Whether a broadcast now can be of what this rank has just reduced: so a node's leader hands on what it reduced with those of other nodes."""
+        handed_on = (dtype, elements) == self._to_hand_on
+        self._to_hand_on = (-1, 0)
+        return handed_on
 
     def optimizer(self) -> None:
         """The step ends: every module ran on every micro-batch, and every gradient was reduced after the last of them. Raises Violation."""

@@ -248,8 +248,9 @@ class FabricServer:
             raise Violation("tampered", f"Rank {rank} entered a collective of ranks that it is not one of.")
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
-        reduces = event.kind is EventKind.ALLREDUCE
-        link.gradients = reduces and link.ledger.reduces_gradients(event.flag, event.amount, event.group)
+        link.gradients = (
+            event.kind is EventKind.ALLREDUCE and link.ledger.reduces_gradients(event.flag, event.amount, event.group)
+        ) or (event.kind is EventKind.BROADCAST and link.ledger.hands_on_gradients(event.flag, event.amount))
         link.waiting, link.announced = event, link.clock.announce()
         if all(self.links[other].waiting == event for other in members(event.group)):
             self._collective(event)
