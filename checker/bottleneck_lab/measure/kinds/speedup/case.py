@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,11 @@ class Case:
             seen = bounds_at(self.ratios(), rank=1)
             self.decisions["speedup"] = Decision(State.FAIL, seen, len(self.learner_s), wanted=0)
         return any(decision.wanted for decision in self.decisions.values())
+
+    @property
+    def overhead_share(self) -> float:
+        """Of the learner's middle call, the share that is the protocol's; 0 where there is none yet."""
+        return self.overhead_s / median(self.learner_s or [math.inf])
 
     @property
     def cores(self) -> float:

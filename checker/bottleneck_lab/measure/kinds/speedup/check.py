@@ -89,12 +89,12 @@ def _compare(workers: Workers) -> Measured:
     hard = workers.adversarial()
     context.progress("comparing the reference with itself", 0.35)
     itself = workers.against_itself(names[0], context.settings.self_test_margin)
-    overhead_s = workers.overhead_s(workers.inputs(names[0]))
+    cases = [_case(workers, name) for name in names]
     worker = workers.learner.worker
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
     waited_s = worker.waited_s()
     tests = sequential_tests(context, itself.doubt)
-    cases = sample(workers, [_case(workers, name, overhead_s) for name in names], tests)
+    cases = sample(workers, cases, tests)
     waited_s, other_cores = worker.waited_s() - waited_s, meter.cores()
     refuse_overhead(cases, tests)
     refuse_more_threads(cases)
@@ -110,7 +110,7 @@ def _compare(workers: Workers) -> Measured:
             answers_result(context, cases, hard + workers.further),
             *target_results(context, cases, spared(cases, tests, waited_s), other_cores),
         ],
-        details={"cases": timings, "overhead_share": overhead_s / median(cases[0].learner_s or [math.inf])},
+        details={"cases": timings, "overhead_share": cases[0].overhead_share},
         notes=[itself.sentence, *of_each(cases)],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
@@ -122,10 +122,11 @@ def _compare(workers: Workers) -> Measured:
     )
 
 
-def _case(workers: Workers, name: str, overhead_s: float) -> Case:
+def _case(workers: Workers, name: str) -> Case:
     """A case without pairs. Where the judge can have a call move its data and compute nothing (`idle`), that holds the protocol's time, too."""
     if workers.context.device == "cuda" and hasattr(workers.judge, "idle"):
         return Case(name, idle=True)
+    overhead_s = workers.overhead_s(workers.inputs(name))
     return Case(name, overhead_s, threads=getattr(workers.judge, "threads", lambda _case: None)(name))
 
 

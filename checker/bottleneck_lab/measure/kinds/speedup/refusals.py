@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import median
 
@@ -28,7 +27,7 @@ def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None
     A target that one case has missed for sure is missed, whatever the others would have needed.
     """
     for case in [] if any(case.failed() for case in cases) else cases:
-        share = case.overhead_s / median(case.learner_s or [math.inf])
+        share = case.overhead_share
         plain = {id_: test.decide(SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
         if share > MAX_OVERHEAD_SHARE and plain != case.states() and not case.out_of_time:
             raise VerifierFault(
