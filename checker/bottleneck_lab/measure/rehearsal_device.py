@@ -147,7 +147,7 @@ class Recording(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-
     """`with torch.cuda.graph(graph)`."""
 
     def __init__(self, graph: Graph, **_: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.graph = graph
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -220,7 +220,7 @@ def give() -> None:
         with OnTheHost():
             run(thread)
 
-    torch.profiler.profile = Profile  # type: ignore[misc]
+    torch.profiler.profile = Profile  # type: ignore[misc]  # a class is put in another's place
     torch.distributed.init_process_group = lambda _backend, **more: init_process_group("gloo", **more)
     setattr(threading.Thread, "run", run_there)  # noqa: B010 - a method that takes the thread by position
     OnTheHost().__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it; until the process ends

@@ -248,9 +248,7 @@ class FabricServer:
             raise Violation("tampered", f"Rank {rank} entered a collective of ranks that it is not one of.")
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
-        link.gradients = (
-            event.kind is EventKind.ALLREDUCE and link.ledger.reduces_gradients(event.flag, event.amount, event.group)
-        ) or (event.kind is EventKind.BROADCAST and link.ledger.hands_on_gradients(event.flag, event.amount))
+        link.gradients = _of_gradients(link.ledger, event)
         link.waiting, link.announced = event, link.clock.announce()
         if all(self.links[other].waiting == event for other in members(event.group)):
             self._collective(event)
@@ -345,6 +343,13 @@ class FabricServer:
         found = [whole, *(whole.plus(part) for part in self._reduced.values())]
         self._reduced = {}
         return found
+
+
+def _of_gradients(ledger: Ledger, event: RankEvent) -> bool:
+    """Whether a rank exchanges gradients in this collective, as far as its ledger can tell."""
+    if event.kind is EventKind.ALLREDUCE:
+        return ledger.reduces_gradients(event.flag, event.amount, event.group)
+    return event.kind is EventKind.BROADCAST and ledger.hands_on_gradients(event.flag, event.amount)
 
 
 def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
