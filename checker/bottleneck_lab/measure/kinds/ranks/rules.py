@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.measure.kinds.ranks.costs import CostTable
 from bottleneck_lab.measure.kinds.ranks.protocol import FLOATING, ITEM_BYTES
@@ -40,7 +42,7 @@ class Ledger:
         self._backwards = [0] * len(self.costs.modules)
         self._ready = self._bytes = 0
         self._sent: dict[int, int] = {}
-        self._to_hand_on = (-1, 0)
+        self._to_hand_on: Counter[tuple[int, int]] = Counter()
 
     def forward(self, module: int, samples: int) -> None:
         """A module's forward pass on this many samples."""
@@ -98,14 +100,14 @@ class Ledger:
                 "tampered",
                 f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had computed {self._ready}.",
             )
-        self._to_hand_on = (dtype, elements)
+        self._to_hand_on[dtype, elements] += 1
         return True
 
     def hands_on_gradients(self, dtype: int, elements: int) -> bool:
-        """Whether a broadcast now can be of what this rank has just reduced: so a node's leader hands on what it reduced with those of other nodes."""
-        handed_on = (dtype, elements) == self._to_hand_on
-        self._to_hand_on = (-1, 0)
-        return handed_on
+        """Whether a broadcast now can be of a bucket that this rank has reduced: so a node's leader hands on what it reduced with those of other nodes."""
+        waiting = self._to_hand_on[dtype, elements]
+        self._to_hand_on[dtype, elements] = max(waiting - 1, 0)
+        return waiting > 0
 
     def optimizer(self) -> None:
         """The step ends: every module ran on every micro-batch, and every gradient was reduced after the last of them. Raises Violation."""
