@@ -52,10 +52,14 @@ class Watched:
             selector,
         )
 
+    def drawn(self) -> None:
+        """Waits until what the page was asked for is drawn: it draws in the next frame."""
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     @property
     def shown_ns(self) -> int:
         """How much time the timeline shows, ns."""
-        self.page.wait_for_timeout(50)
+        self.drawn()
         return int(self.page.get_attribute("#timeline", "data-shown-ns"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ..tools import NO_SANDBOX
-from ..weather import machines_fault
+from ..weather import asked_again
 from .test_cli import Learner
 
 FED = Path(__file__).parents[2] / "docs" / "example-feed"
@@ -24,10 +24,10 @@ def author(tmp_path) -> Learner:
 
 def problems(author: Learner, part: str) -> list[Any]:
     """What is wrong with the files and with each piece of a part of the lab; a busy machine is asked again."""
-    for _ in range(3):
-        rows = author.json("dev", "check", "pump-watch", "--only", part)
-        if not any(machines_fault(problem) for row in rows for problem in row["problems"]):
-            break
+    rows = asked_again(
+        lambda: author.json("dev", "check", "pump-watch", "--only", part),
+        lambda rows: "\n".join(problem for row in rows for problem in row["problems"]),
+    )
     return [row["problems"] for row in rows]
 
 

@@ -20,7 +20,7 @@ from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 
-from ..weather import machines_fault
+from ..weather import asked_again
 
 ROOT = Path(__file__).parents[2]
 COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
@@ -30,12 +30,17 @@ ON_A_MODELLED_CLOCK = {"ranks", "training", "benchmark"}
 FOR_ITS_KIND = {"speedup": "fused-attention", "training": "sync-points"}
 """Where several labs of a kind take minutes, the one that every run of the tests measures; `make slow` measures them all."""
 PARTS = ("starter", "solution")
-WITH_LESS = {("ranks", "starter"), ("ranks", "solution"), ("finding", "starter")}
-"""Parts of labs by their kinds that are proved with fewer runs, or on a smaller lab (`test_ranked.py`); `make slow` measures them whole."""
+WITH_LESS = {
+    ("ranks", "starter"),
+    ("ranks", "solution"),
+    ("finding", "starter"),
+    ("speedup", "starter"),
+    ("server", "starter"),
+}
+"""Parts of labs by their kinds that are proved with fewer runs, or on a smaller lab (`test_ranked.py`, `test_served.py`, `test_docs.py`); `make slow` measures
+them whole."""
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
-TRIES = 3
-"""A machine that was busy may be asked again. A wrong answer may not."""
 
 
 @pytest.fixture
@@ -88,13 +93,8 @@ def problems(slug: str, home: Path, *options: str) -> list[str]:
 
 
 def prove(slug: str, part: str, home: Path, *options: str) -> None:
-    """Asks again where the machine was at fault, and says what each try found."""
-    tries = []
-    for _ in range(TRIES):
-        tries.append(problems(slug, home, "--only", part, *options))
-        if not any(map(machines_fault, tries[-1])):
-            break
-    assert not tries[-1], tries
+    """A part of a lab does as it is declared to."""
+    assert asked_again(lambda: problems(slug, home, "--only", part, *options), "\n".join) == []
 
 
 def measured(slug: str, part: str):

@@ -11,7 +11,7 @@ import pytest
 from bottleneck_lab.grading.margins import Margin
 
 from ..tools import NO_SANDBOX
-from ..weather import machines_fault
+from ..weather import asked_again
 from .test_cli import Learner
 
 SERVED = Path(__file__).parents[2] / "docs" / "example-server"
@@ -24,11 +24,10 @@ def author(tmp_path) -> Learner:
 
 def proved(author: Learner, part: str) -> list[dict[str, Any]]:
     """What `lab dev check` says of the files and of a part of the lab; a busy machine is asked again."""
-    for _ in range(3):
-        rows = author.json("dev", "check", "price-board", "--only", part)
-        if not any(machines_fault(problem) for row in rows for problem in row["problems"]):
-            break
-    return rows
+    return asked_again(
+        lambda: author.json("dev", "check", "price-board", "--only", part),
+        lambda rows: "\n".join(problem for row in rows for problem in row["problems"]),
+    )
 
 
 @pytest.mark.timed

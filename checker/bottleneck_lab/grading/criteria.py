@@ -96,13 +96,25 @@ def lies_on_one_side(result: CriterionResult) -> bool:
     return result.low >= result.target or result.high < result.target
 
 
-def not_held_against(result: CriterionResult, other_cores: float, why: str = "") -> CriterionResult:
-    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's: `why` it might not be, if more is known."""
-    if result.holds is False and other_cores > BUSY_CORES:
-        why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may be all of it"
-        sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
-        return msgspec.structs.replace(result, holds=None, sentence=sentence)
-    return result
+def not_held_against(
+    result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
+) -> CriterionResult:
+    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's: `why` it might not be, if more is known.
+
+    `rate`: the figure is work done over time. It counts where it would be a miss even if the work had stood still whenever another program ran.
+    """
+    if result.holds is not False or other_cores <= BUSY_CORES or (rate and _too_slow_anyway(result, other_cores)):
+        return result
+    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may be all of it"
+    sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
+    return msgspec.structs.replace(result, holds=None, sentence=sentence)
+
+
+def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
+    """Whether a rate misses its target even if no work was done in the share of the time, at most `other_cores`, in which others ran."""
+    if result.high is None or result.target is None:
+        return False
+    return result.high < result.target * (1 - other_cores)
 
 
 def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:

@@ -307,6 +307,14 @@ def test_a_miss_without_a_partner_is_not_held_against_anybody_while_others_use_t
     assert not_held_against(sampled(SPEEDUP, [9.0] * 12), 0.6).holds is True
 
 
+def test_a_rate_too_low_even_without_the_time_that_others_took_is_held_against():
+    missed = sampled(SPEEDUP, [1.0] * 12)
+    just_in_reach = 1 - 1.0 / SPEEDUP.target
+    assert not_held_against(missed, just_in_reach - 0.01, rate=True) == missed
+    for others in (just_in_reach + 0.01, 1.5):
+        assert not_held_against(missed, others, rate=True).holds is None
+
+
 def test_undecided_blocks_are_told_by_the_figure_over_all_of_them():
     decision = sequential_test(BUSY, BLOCKS).decide([0.19, 1.0] * 12, exhausted=True)
     result = grade_decision(BUSY, decision, "blocks", overall=0.62)

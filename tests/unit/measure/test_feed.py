@@ -83,6 +83,10 @@ def test_a_miss_beside_busy_programs_is_not_held_against_anybody_but_a_pass_stan
     assert graded(run_of([100.0] * 96), foreign=0.6) == {"useful-utilisation": True, "data-wait": True}
 
 
+def test_utilisation_that_others_cannot_have_halved_is_held_against():
+    assert graded(run_of([250.0] * 96), foreign=0.3) == {"useful-utilisation": False, "data-wait": None}
+
+
 def test_a_machine_that_changed_speed_decides_only_what_holds_at_either():
     close = run_of([118.0] * 96)
     assert graded(close)["useful-utilisation"] is True

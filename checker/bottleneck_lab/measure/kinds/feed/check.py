@@ -179,7 +179,7 @@ def grade(
     paces = [1.0] if context.device == "cuda" else speeds
     idle = _at_either(wait, [[max(0.0, 1 - (1 - block) * pace) for block in run.idle()] for pace in paces])
     found = [_with_drift(result, drift) for result in (busy, grade_decision(wait, idle, "blocks"))]
-    return [not_held_against(result, foreign_cores) for result in found]
+    return [not_held_against(result, foreign_cores, rate=result.id == spec.id) for result in found]
 
 
 def _with_drift(result: CriterionResult, drift: float) -> CriterionResult:

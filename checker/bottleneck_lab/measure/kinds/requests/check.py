@@ -293,7 +293,8 @@ def grade_load(
         if spec := context.criterion(id_):
             decision = sequential_test(spec, BLOCKS).decide(samples, exhausted=True)
             graded.append(grade_decision(spec, decision, things))
-    return [_excused(not_held_against(result, found.other_cores), found.doubts) for result in graded]
+    fair = [not_held_against(result, found.other_cores, rate=result.id == "throughput") for result in graded]
+    return [_excused(result, found.doubts) for result in fair]
 
 
 def speed(context: Context[Any], found: Found) -> Decision:
