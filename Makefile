@@ -9,6 +9,9 @@ SHARED := -n 3 --dist loadscope --no-loadscope-reorder
 GPU_VENV := build/gpu/venv
 GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psutil, pytest, pytest_timeout, rich, torchvision, typer, bottleneck_lab.measure.worker
 
+# The tests start thousands of programs: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quick test lint demo slow gpu docs bench clean
 
