@@ -36,9 +36,10 @@ WITH_LESS = {
     ("finding", "starter"),
     ("speedup", "starter"),
     ("server", "starter"),
+    ("training", "solution"),
 }
-"""Parts of labs by their kinds that are proved with fewer runs, or on a smaller lab (`test_ranked.py`, `test_served.py`, `test_docs.py`); `make slow` measures
-them whole."""
+"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant (`test_ranked.py`, `test_served.py`, `test_docs.py`,
+`test_learners.py`); `make slow` measures them whole."""
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 
@@ -123,7 +124,7 @@ def lab(slug, home, monkeypatch) -> Lab:
     return find_lab(slug)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("slug", of_kind("finding"))
 def test_a_starter_without_findings_fails_however_well_the_shares_are_known(lab):

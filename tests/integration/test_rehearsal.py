@@ -14,13 +14,12 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.long
 
 A_LAB_OF_EACH_KIND = [
-    "grade:launch-bound:starter",
     "grade:roofline:solution",
     "grade:resnet-top-ops:solution",
     "grade:dataloader:starter",
     "capture:sync-points:starter",
 ]
-"""Training, speedup, finding and feed; and a capture with each tool. `make slow` goes through all the others."""
+"""Speedup, finding and feed; and captures of training with each tool. `make slow` goes through all the others."""
 
 
 @pytest.fixture

@@ -50,10 +50,12 @@ def solved(photos, tmp_path_factory):
         return dict(zip(slugs, pool.map(capture, slugs), strict=True))
 
 
+@pytest.mark.slow
 def test_the_solution_has_moved_the_bottleneck_to_the_network(solved):
     shares = solved["resnet-latency"].range_shares
     assert shares["model"] > shares["preprocess"]
 
 
+@pytest.mark.slow
 def test_convolutions_are_the_top_operator_of_a_recorded_pass(solved):
     assert "conv" in solved["resnet-top-ops"].operators[0].name
