@@ -49,7 +49,7 @@ def test_perfetto_may_fetch_the_trace(visit, trace):
     with serve_trace(trace, port=0) as served:
         page = visit(served.link)
         assert page.evaluate(FETCH, served.trace_url) == trace.read_text()
-        assert served.wait(5)
+        assert served.wait(60)
 
 
 def test_no_other_page_may(visit, trace):

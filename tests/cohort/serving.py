@@ -61,7 +61,7 @@ class Process:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def serving(folder: Path, port: int | None = None):
 
 
 def wait_until_it_answers(port: int) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while True:
         try:
             if Visitor(port).get("/health/ready").status == 200:

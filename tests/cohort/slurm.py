@@ -79,14 +79,14 @@ class Cluster:
         for process in reversed(self.processes.values()):
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
 def _ready(nodes: int) -> bool:
-    done = subprocess.run(["sinfo", "-hN", "-o", "%T"], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(["sinfo", "-hN", "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.split() == ["idle"] * nodes
 
 

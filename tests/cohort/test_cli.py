@@ -116,7 +116,7 @@ def test_a_workshop_on_the_command_line(served, here):
     assert [row["passed"] for row in status["rows"]] == [1]
     instructors(place, folder, partial(here, home=home))
     server.terminate()
-    assert server.wait(20) == 0
+    assert server.wait(60) == 0
 
 
 def instructors(place: Path, folder: Path, here) -> None:

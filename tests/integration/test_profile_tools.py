@@ -235,7 +235,7 @@ def test_monitor_gives_samples_as_json_and_to_prometheus(folder):
     ) as running:
         address = next(line.split()[-1] for line in running.stderr if "http://" in line)
         first = json.loads(running.stdout.readline())
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=")
             assert "bottleneck_lab_steps_total 7.0\n" in answer.read().decode()
         second = json.loads(running.stdout.readline())

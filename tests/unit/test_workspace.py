@@ -429,7 +429,7 @@ class TestLocks:
         def first():
             with workspace.working("first"):
                 entered.set()
-                waiting.wait(10)
+                waiting.wait(60)
                 order.append("first")
 
         def on_wait(holder):
@@ -438,7 +438,7 @@ class TestLocks:
 
         thread = threading.Thread(target=first)
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         with workspace.working("second", on_wait=on_wait):
             order.append("second")
         thread.join()

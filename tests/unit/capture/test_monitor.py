@@ -83,7 +83,7 @@ def scraped(sample):
     """What Prometheus' own parser reads of a sample: (name, labels) → value."""
     with serve(0) as (address, latest):
         latest.sample = sample
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             text = answer.read().decode()
     rows = [row for family in text_string_to_metric_families(text) for row in family.samples]
     return {(row.name.removeprefix("bottleneck_lab_"), *row.labels.values()): row.value for row in rows}

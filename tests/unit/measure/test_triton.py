@@ -344,7 +344,7 @@ class Place:
             self.problem = error
 
     def ask(self, body, path="/classify"):
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request("POST", path, body)
             reply = connection.getresponse()
             return reply.status, json.loads(reply.read())
@@ -356,7 +356,7 @@ def place(monkeypatch):
     made = Place(FakeTriton())
     yield made
     made.triton.gone = True
-    made.thread.join(10)
+    made.thread.join(60)
 
 
 def test_a_picture_goes_to_triton_as_it_came_and_its_scores_come_back(place):
@@ -399,7 +399,7 @@ def test_who_asks_when_triton_is_gone_is_told_and_serving_ends_with_its_last_wor
     place.triton.port = place.triton.port - 1 or 1  # nobody listens there
     assert place.ask(b"picture")[0] == 503
     place.triton.gone = True
-    place.thread.join(5)
+    place.thread.join(60)
     assert "out of memory" in str(place.problem)
 
 

@@ -151,13 +151,13 @@ def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
     program, theirs = socket.socketpair()
     owner, owners = socket.socketpair()
     for end in (program, owner):
-        end.settimeout(10)
+        end.settimeout(60)
     server = threading.Thread(target=Server(theirs, owners).serve)
     server.start()
     yield program, owner
     owner.close()
     program.close()
-    server.join(10)
+    server.join(60)
     assert not server.is_alive()
     theirs.close()
     owners.close()
