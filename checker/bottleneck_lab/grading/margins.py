@@ -14,14 +14,14 @@ from bottleneck_lab.catalog import CriterionSpec, Device
 from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
-"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says."""
+"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its target."""
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
 """What of a lab is proved."""
 
 
 class Margin(msgspec.Struct, frozen=True):
-    """One measured criterion. `bar` is the target, or the share of it that `margin` asks for; `low` and `high` bound the value."""
+    """One measured criterion. `bar` is the target, or the share of it that `margin` asks for; `low` and `high` bound the value, which may be `exact`."""
 
     criterion: str
     value: float
@@ -30,6 +30,7 @@ class Margin(msgspec.Struct, frozen=True):
     bar: float
     at_least: bool
     unit: str = ""
+    exact: bool = False
 
     @property
     def least(self) -> float:
@@ -59,6 +60,7 @@ def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Marg
             bars[result.id],
             result.direction == "at_least",
             result.unit,
+            exact=result.low is None and result.high is None,
         )
         for result in verdict.criteria
         if result.id in bars and result.value is not None
@@ -118,6 +120,7 @@ def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -
     slow = [(margin.most, _who(row, proof)) for row, proof, margin in group if not proof.right]
     nearest, fastest = min(right, default=None), max(slow, default=None)
     bar, at_least = group[0][2].bar, group[0][2].at_least
+    clear, short = (1.0, 1.0) if all(margin.exact for _, _, margin in group) else (CLEAR, SHORT)
     return TargetSafety(
         lab,
         device,
@@ -127,8 +130,8 @@ def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -
         at_least,
         sorted(right),
         sorted(slow, reverse=True),
-        _unsafe(nearest, fastest),
-        *_safe_targets(bar, at_least, nearest, fastest),
+        _unsafe(nearest, fastest, clear, short),
+        *_safe_targets(bar, at_least, nearest, fastest, clear, short),
     )
 
 
@@ -136,26 +139,34 @@ def _who(row: Row, proof: Proof) -> str:
     return f"{row.what}, {proof.machine}"
 
 
-def _unsafe(nearest: tuple[float, str] | None, fastest: tuple[float, str] | None) -> list[str]:
+def _unsafe(
+    nearest: tuple[float, str] | None, fastest: tuple[float, str] | None, clear: float, short: float
+) -> list[str]:
     """Both sides must have been tried, and be clear of the target."""
     found = []
     if nearest is None:
         found.append("no right solution was measured.")
-    elif nearest[0] < CLEAR:
-        found.append(f"right work is {nearest[0]:.2f} times as good as asked, {CLEAR:g} is safe ({nearest[1]}).")
+    elif nearest[0] < clear:
+        found.append(f"right work is {nearest[0]:.2f} times as good as asked, {clear:g} is safe ({nearest[1]}).")
     if fastest is None:
         found.append("nothing was measured that has to miss it.")
-    elif fastest[0] > SHORT:
-        found.append(f"slow work is {fastest[0]:.2f} times as good as asked, {SHORT:g} is safe ({fastest[1]}).")
+    elif fastest[0] > short or fastest[0] >= 1:
+        safe = f"{short:g}" if short < 1 else "less than 1"
+        found.append(f"slow work is {fastest[0]:.2f} times as good as asked, {safe} is safe ({fastest[1]}).")
     return found
 
 
 def _safe_targets(
-    bar: float, at_least: bool, nearest: tuple[float, str] | None, fastest: tuple[float, str] | None
+    bar: float,
+    at_least: bool,
+    nearest: tuple[float, str] | None,
+    fastest: tuple[float, str] | None,
+    clear: float,
+    short: float,
 ) -> tuple[float | None, float | None]:
     """The lowest and the highest target that leave both sides clear; None for both where there is none."""
-    if nearest is None or fastest is None or fastest[0] / SHORT > nearest[0] / CLEAR:
+    if nearest is None or fastest is None or fastest[0] / short > nearest[0] / clear:
         return None, None
-    factors = (fastest[0] / SHORT, nearest[0] / CLEAR)
+    factors = (fastest[0] / short, nearest[0] / clear)
     low, high = (bar * factor if at_least else bar / max(factor, 1e-9) for factor in factors)
     return min(low, high), max(low, high)

@@ -84,6 +84,20 @@ def test_what_is_to_be_small_is_safe_the_other_way_round():
     assert (found.safe_from, found.safe_to) == pytest.approx((2.0 * 1.1, 6.0 * 0.9))
 
 
+def test_a_count_is_safe_on_its_target():
+    def counted(name, count, *, right):
+        margin = Margin("waits", count, count, count, 1.0, at_least=False, exact=True)
+        return Row("mine", name, [], Proof("variants", name, "cpu", "PASS", [margin], "laptop", right))
+
+    (safe,) = calibrate([counted("right", 1.0, right=True), counted("slow", 4.0, right=False)])
+    assert safe.problems == []
+    (unsafe,) = calibrate([counted("right", 2.0, right=True), counted("slow", 1.0, right=False)])
+    assert [problem.split(" (")[0] for problem in unsafe.problems] == [
+        "right work is 0.50 times as good as asked, 1 is safe",
+        "slow work is 1.00 times as good as asked, less than 1 is safe",
+    ]
+
+
 def test_a_side_that_nobody_tried_is_no_proof():
     (found,) = calibrate([row("fast", 9.0, 9.5, right=True)])
     assert found.problems == ["nothing was measured that has to miss it."]
