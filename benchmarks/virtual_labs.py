@@ -19,7 +19,7 @@ from bottleneck_lab.measure.kinds.training.check import train_modelled
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 
 SEED = 7
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "virtual_labs.md"

@@ -5,7 +5,7 @@ import pytest
 
 from bottleneck_lab.measure.kinds.training import figures
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 
 
 def made_up(**changed: object) -> Figures:

@@ -18,7 +18,7 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import TrainingSettings, check
 from bottleneck_lab.measure.kinds.training.check import Training
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.mutants import load_mutants
 

@@ -10,15 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 import torch
 
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
-from bottleneck_lab.measure.virtual_gpu.codec import Handle, Malformed, decode, encode, receive
+from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
+from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
-from bottleneck_lab.measure.virtual_gpu.owner import Books, engine_process
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
@@ -87,12 +90,12 @@ class TestMemory:
 class TestCodec:
     def test_arguments_come_back_as_they_were(self) -> None:
         sent = ["add", [Handle(3), 2, [1.5, None]], {"dtype": torch.bfloat16, "at": torch.tensor([[1, 2]])}]
-        name, (handle, number, nested), named = decode(encode(sent)[8:])
+        name, (handle, number, nested), named = decode(encode(sent))
         assert (name, handle.number, number, nested) == ("add", 3, 2, [1.5, None])
         assert named["dtype"] is torch.bfloat16
         assert named["at"].tolist() == [[1, 2]]
 
-    @pytest.mark.parametrize("body", [b"\xc1", b"\xd4\x63\x00", b"\xc7\x02\x02zz", encode({"a": 1})[8:-1]])
+    @pytest.mark.parametrize("body", [b"\xc1", b"\xd4\x63\x00", b"\xc7\x02\x02zz", encode({"a": 1})[:-1]])
     def test_other_bytes_are_malformed(self, body: bytes) -> None:
         with pytest.raises(Malformed):
             decode(body)
@@ -147,13 +150,14 @@ class TestEngine:
 
 @pytest.fixture
 def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The program's end and the owner's end of a running engine, which is in a thread here."""
+    """The program's end and the owner's end of a running engine, which is in a thread here and has said that it is there."""
     program, theirs = socket.socketpair()
     owner, owners = socket.socketpair()
     for end in (program, owner):
         end.settimeout(60)
     server = threading.Thread(target=Server(theirs, owners).serve)
     server.start()
+    assert Frames(owner).receive() == b""
     yield program, owner
     owner.close()
     program.close()
@@ -163,18 +167,27 @@ def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
     owners.close()
 
 
+def framed(value: object) -> bytes:
+    body = encode(value)
+    return len(body).to_bytes(8, "little") + body
+
+
+def ask(owner: socket.socket, question: Begin | End) -> None:
+    Frames(owner).send(msgspec.msgpack.encode(question))
+
+
 class TestServer:
     @pytest.mark.parametrize(
         "sent",
         [
             b"\xff" * 64,
-            encode(["seed", [], 0])[:-1] + b"\xc1",
+            framed(["seed", [], 0])[:-1] + b"\xc1",
             (9).to_bytes(8, "little") + b"\x80\x04\x95garbage",
-            encode({"end": True}),
-            encode(["no such call", [], 0]),
-            encode(["step", 5, 0]),
-            encode(["step", [], -1000]),
-            encode(["step"]),
+            framed(msgspec.to_builtins(End())),
+            framed(["no such call", [], 0]),
+            framed(["step", 5, 0]),
+            framed(["step", [], -1000]),
+            framed(["step"]),
         ],
         ids=[
             "noise",
@@ -193,15 +206,54 @@ class TestServer:
         program.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):
             assert program.recv(1) == b""
-        owner.sendall(encode({"end": True}))
-        assert receive(owner)["figures"]["steps"] == 0
+        ask(owner, End())
+        assert msgspec.msgpack.decode(Frames(owner).receive(), type=Books).figures.steps == 0
 
     def test_a_call_that_fails_is_the_programs_own_affair(self, channels) -> None:
         program, _ = channels
-        program.sendall(encode(["call", [], 0, "neg", "default", [Handle(7)], {}, ""]))
-        worked, kind, words = receive(program)
+        program.sendall(framed(["call", [], 0, "neg", "default", [Handle(7)], {}, ""]))
+        worked, kind, words = decode(Frames(program).receive())
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
+
+    def test_what_is_sent_after_a_run_was_opened_is_in_its_books(self, channels) -> None:
+        program, owner = channels
+        ask(owner, Begin(PLAIN, recording=False))
+        program.sendall(framed(["step", [], 0]) * 3)
+        answers = Frames(program)
+        assert [decode(answers.receive())[0] for _ in range(3)] == [True] * 3
+        ask(owner, End())
+        assert msgspec.msgpack.decode(Frames(owner).receive(), type=Books).figures.steps == 3
+
+    def test_an_owner_that_goes_away_in_the_middle_of_an_answer_is_a_normal_end(self, channels) -> None:
+        """A capture that is stopped: the thread would be reported with what it raised."""
+        program, owner = channels
+        program.sendall(framed(["upload", [], 0, torch.zeros(1 << 19), None, True, True, ""]))
+        _, (number, *_), _ = decode(Frames(program).receive())
+        program.sendall(framed(["keep", [], 0, {"weight": Handle(number)}]))
+        assert decode(Frames(program).receive())[0]
+        ask(owner, End())
+        assert owner.recv(1)  # 2 MiB are on their way, more than a socket holds
+
+
+OWNER = """
+import time
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
+with engine_process() as engine:
+    engine.wait_started()
+    print(engine.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_an_engine_ends_without_a_word_when_its_owner_is_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        engine = psutil.Process(int(owner.stdout.readline()))
+        owner.terminate()
+        _, said = owner.communicate(timeout=20)  # the engine holds the same standard error
+    assert said == b""
+    assert psutil.wait_procs([engine], timeout=20)[1] == []
 
 
 PROGRAM = """

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Described, Handle, encode, leaves, receive, replace
+from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Described, Handle, decode, encode, leaves, replace
+from bottleneck_lab.measure.virtual_gpu.frames import Frames
 
 aten = torch.ops.aten
 NAME = "virtual"
@@ -78,7 +79,7 @@ class Driver:
     """Sends what the program does to the engine, and waits for the answer: the engine's clock, not this waiting, says what it costs."""
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
-        self._sock = sock
+        self._engine = Frames(sock)
         self._folder = str(folder)
         self._lock = threading.RLock()
         self._released: list[int] = []
@@ -100,8 +101,8 @@ class Driver:
         with self._lock:
             released, self._released = self._released, []
             collections, self._collections = self._collections, 0
-            self._sock.sendall(encode([name, released, collections, *args]))
-            right, *answer = receive(self._sock)
+            self._engine.send(encode([name, released, collections, *args]))
+            right, *answer = decode(self._engine.receive())
             if right:
                 for number, data in answer[1]:
                     self._under_way.pop(number).copy_(data)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 Where = Literal["host", "device"]
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step"]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, array_like=True):
     """One row of the timeline in µs of the logical clock. `line` is the program's line that caused it, `pinned` the host's memory of a copy."""
 
     kind: Kind

@@ -5,7 +5,6 @@ Nothing that is read here can run code: a tensor is a handle or raw bytes with a
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import msgspec
 import torch
 
-MAX_BYTES = 256 << 20
+from bottleneck_lab.measure.virtual_gpu.frames import Malformed
+
 _HANDLE, _DATA, _DTYPE, _DEVICE, _MEMORY_FORMAT, _LAYOUT = range(1, 7)
-_LENGTH = struct.Struct("<Q")
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -49,14 +48,9 @@ class Described(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
 
 
-class Malformed(Exception):  # noqa: N818 - says what, as `raise` reads
-    """Bytes that are not a message."""
-
-
 def encode(value: Any) -> bytes:
-    """A message: its length, then its MessagePack. Raises TypeError for a value that has no form on the wire."""
-    body = _ENCODER.encode(_plain(value))
-    return _LENGTH.pack(len(body)) + body
+    """A message's body. Raises TypeError for a value that has no form on the wire."""
+    return _ENCODER.encode(_plain(value))
 
 
 def decode(body: bytes) -> Any:
@@ -65,24 +59,6 @@ def decode(body: bytes) -> Any:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, KeyError, ValueError, RuntimeError, struct.error, UnicodeDecodeError) as error:
         raise Malformed(str(error)) from error
-
-
-def receive(sock: socket.socket) -> Any:
-    """The next message of a socket. Raises EOFError when the other side is gone, Malformed for anything else than a message."""
-    (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
-    if length > MAX_BYTES:
-        raise Malformed(f"a message of {length} bytes")
-    return decode(_exactly(sock, length))
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        chunk = sock.recv(min(size - len(parts), 1 << 20))
-        if not chunk:
-            raise EOFError("the other side closed the channel")
-        parts += chunk
-    return bytes(parts)
 
 
 def replace(value: Any, each: Callable[[Any], Any]) -> Any:

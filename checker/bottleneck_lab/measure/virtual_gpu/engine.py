@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -21,8 +21,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - PyTorch's documented place for it
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
-from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, Malformed, encode, leaves, receive, replace
+from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, decode, encode, leaves, replace
+from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 
@@ -30,22 +32,6 @@ aten = torch.ops.aten
 REFUSED = {"from_file", "set_", "resize_", "resize", "_resize_output_", "resize_as_", "as_strided_"}
 """Operators that reach outside the engine's tensors, or change a tensor's shape under a handle."""
 _MASKS = (torch.bool, torch.uint8)
-
-
-class Figures(msgspec.Struct, frozen=True):
-    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`: counted until each step began."""
-
-    total_us: float
-    step_us: list[float]
-    launches: int
-    waits: int
-    step_waits: list[int]
-    flops: float
-    step_flops: list[float]
-    peak_bytes: int
-    reserved_bytes: int
-    step_bytes: list[int]
-    steps: int
 
 
 @dataclass
@@ -161,6 +147,11 @@ class Engine:
             steps=len(self.clock.step_starts_us),
         )
 
+    def books(self) -> Books:
+        """All that was written down."""
+        kept = {name: KeptArray(list(tensor.shape), _float32(tensor)) for name, tensor in self.kept.items()}
+        return Books(self.figures(), kept, self.clock.spans or [], self.changes)
+
     def _own(self, value: Any, given: dict[int, int]) -> Any:
         if not isinstance(value, Handle):
             return value
@@ -215,6 +206,10 @@ class Engine:
         self.clock.kernel(name, flops, sum(tensor.nbytes for tensor in tensors), line)
         if waits:
             self.clock.wait(line, f"wait for {name}")
+
+
+def _float32(tensor: torch.Tensor) -> bytes:
+    return tensor.float().contiguous().numpy().tobytes()
 
 
 def _seed(seed: int) -> None:
@@ -289,32 +284,33 @@ class Server:
     """Answers the program's calls and the owner's questions, one at a time, until the owner closes its channel."""
 
     def __init__(self, program: socket.socket, owner: socket.socket) -> None:
-        self._program, self._owner = program, owner
+        self._program, self._owner = Frames(program), Frames(owner)
         self._engine = Engine()
         self._calls = self._engine.calls()
 
     def serve(self) -> None:
-        """Returns when the owner is gone."""
-        watched = [self._program, self._owner]
-        while True:
-            ready, _, _ = select.select(watched, [], [])
-            if self._owner in ready:
-                try:
-                    self._answer_owner(receive(self._owner))
-                except EOFError:
-                    return
-            elif not self._answer_program():
-                watched.remove(self._program)
+        """Says that it is there, then answers. Returns when the owner is gone, in the middle of an answer too: so a capture ends that is stopped."""
+        with contextlib.suppress(EOFError, OSError):
+            self._owner.send(b"")
+            watched = [self._program.sock, self._owner.sock]
+            while True:
+                ready, _, _ = select.select(watched, [], [])
+                if self._owner.sock in ready:
+                    self._answer_owner(self._owner.receive())
+                elif not self._answer_program():
+                    watched.remove(self._program.sock)
 
     def _answer_program(self) -> bool:
-        """Answers one call; False when the program is gone or speaks no protocol: nothing more is read of it."""
+        """Answers the calls that have come; False when the program is gone or speaks no protocol: nothing more is read of it."""
         try:
-            name, released, collections, *args = receive(self._program)
-            self._engine.let_go(released, collections)
-            answer = self._attempt(self._calls[name], args)
-            self._program.sendall(encode(answer))
+            self._program.read()
+            while (body := self._program.come()) is not None:
+                name, released, collections, *args = decode(body)
+                self._engine.let_go(released, collections)
+                answer = self._attempt(self._calls[name], args)
+                self._program.send(encode(answer))
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
-            self._program.close()
+            self._program.sock.close()
             return False
         return True
 
@@ -327,22 +323,14 @@ class Server:
         except Exception as error:  # an operator may raise anything, and it is the program's
             return [False, type(error).__name__, str(error)[:2000]]
 
-    def _answer_owner(self, question: dict[str, Any]) -> None:
-        """`begin` starts a run with fresh books; `end` asks for them."""
-        if question.get("begin"):
-            spec = msgspec.convert(question["spec"], GpuSpec)
-            self._engine = Engine(spec, recording=bool(question.get("recording")))
+    def _answer_owner(self, body: bytes) -> None:
+        """Opens the books of a run, or closes and sends them."""
+        question = msgspec.msgpack.decode(body, type=Begin | End)
+        if isinstance(question, Begin):
+            self._engine = Engine(question.spec, recording=question.recording)
             self._calls = self._engine.calls()
-            self._owner.sendall(encode([]))
-            return
-        engine = self._engine
-        books = {
-            "figures": msgspec.to_builtins(engine.figures()),
-            "spans": [asdict(span) for span in engine.clock.spans or []],
-            "changes": msgspec.to_builtins(engine.changes),
-            "kept": engine.kept,
-        }
-        self._owner.sendall(encode(books))
+        else:
+            self._owner.send(msgspec.msgpack.encode(self._engine.books()))
 
 
 def main() -> None:

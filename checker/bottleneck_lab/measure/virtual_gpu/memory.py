@@ -16,7 +16,7 @@ class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
     """The device has no room for a tensor."""
 
 
-class MemoryChange(msgspec.Struct, frozen=True):
+class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
     """A storage allocated (`nbytes` > 0) or released, at a time of the logical clock, with what is allocated after it and the program's line."""
 
     at_us: float

@@ -7,26 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import msgspec
-import torch
 
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.virtual_gpu.clock import Span
-from bottleneck_lab.measure.virtual_gpu.codec import Malformed, encode, receive
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
-from bottleneck_lab.measure.virtual_gpu.memory import MemoryChange
+from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
+from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
-
-
-class Books(msgspec.Struct, frozen=True):
-    """What the engine wrote down of one run. `kept` are the parameters that the program handed over at its end; empty when it did not come so far."""
-
-    figures: Figures
-    kept: dict[str, torch.Tensor]
-    spans: list[Span]
-    changes: list[MemoryChange]
 
 
 class EngineOwner:
@@ -35,28 +22,43 @@ class EngineOwner:
     def __init__(self, process: subprocess.Popen[bytes], owner: socket.socket, program: socket.socket) -> None:
         self.process = process
         self.program = program
-        self._owner = owner
+        self._owner = Frames(owner)
+        self._started = False
 
     def begin(self, spec: GpuSpec, *, recording: bool = False) -> None:
-        """Opens the books of a new run; tensors of the last one are gone. Raises VerifierFault when the engine is."""
-        self._ask({"begin": True, "spec": msgspec.to_builtins(spec), "recording": recording})
+        """Opens the books of a new run; tensors of the last one are gone. Does not wait for a process that is still starting.
+
+        Raises VerifierFault when the engine is gone.
+        """
+        self._send(Begin(spec, recording))
+
+    def wait_started(self) -> None:
+        """Raises VerifierFault where the engine could not start."""
+        if not self._started:
+            self._receive()
+            self._started = True
 
     def end(self) -> Books:
         """Closes the books. Raises VerifierFault when the engine is gone."""
-        answer = self._ask({"end": True})
-        return Books(
-            figures=msgspec.convert(answer["figures"], Figures),
-            kept=answer["kept"],
-            spans=[Span(**span) for span in answer["spans"]],
-            changes=msgspec.convert(answer["changes"], list[MemoryChange]),
-        )
+        self.wait_started()
+        self._send(End())
+        return msgspec.msgpack.decode(self._receive(), type=Books)
 
-    def _ask(self, question: dict[str, Any]) -> Any:
+    def _send(self, question: Begin | End) -> None:
         try:
-            self._owner.sendall(encode(question))
-            return receive(self._owner)
+            self._owner.send(msgspec.msgpack.encode(question))
+        except OSError as error:
+            raise _gone(error) from None
+
+    def _receive(self) -> bytes:
+        try:
+            return self._owner.receive()
         except (OSError, EOFError, Malformed) as error:
-            raise VerifierFault(f"The virtual GPU's process is gone: {error}") from None
+            raise _gone(error) from None
+
+
+def _gone(error: Exception) -> VerifierFault:
+    return VerifierFault(f"The virtual GPU's process is gone: {error}")
 
 
 @contextmanager

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from isal import igzip
+
 from bottleneck_lab.measure.emulated_row import emulated_row
+from bottleneck_lab.measure.virtual_gpu.books import Books
 from bottleneck_lab.measure.virtual_gpu.clock import Span
-from bottleneck_lab.measure.virtual_gpu.owner import Books
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 from bottleneck_lab.trace.names import LINES_OF
 
@@ -44,8 +45,7 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
         "profile_memory": 1,
         "traceEvents": [*_labels(), *_lines(spans), *_rows(spans), *_memory(books, begin)],
     }
-    with gzip.open(trace, "wt", encoding="utf-8", compresslevel=4) as out:
-        json.dump(content, out)
+    trace.write_bytes(igzip.compress(msgspec.json.encode(content), compresslevel=2))
 
 
 def _begin_us(spans: list[Span], skip_steps: int) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """interval: steps between two reports. tolerance: relative difference of parameters and reports that counts as rounding.
 
+    captured_steps: steps that `lab profile` captures on the virtual GPU, after two that warm up; 0 for the whole training.
     run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
     gain: what a prediction is about, how many times less time a step takes or memory a run. runs: trainings of each side on the virtual GPU, each on
     data of its own. max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that are not timed.
@@ -27,6 +28,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     call_s: float = 120.0
     interval: int = 10
     tolerance: float = 1e-3
+    captured_steps: int = 0
     run_capacity_mib: int = 1024
     runs: int = 1
     gain: Literal["time", "memory"] = "time"

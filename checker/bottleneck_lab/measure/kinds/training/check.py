@@ -25,7 +25,7 @@ from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.training import TrainingSettings, figures
 from bottleneck_lab.measure.kinds.training.judging import Reports, wrong_parameters, wrong_reports
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 
@@ -111,9 +111,10 @@ def train_modelled(context: Context[TrainingSettings], role: Role, folder: Path,
         trainings = []
         for seed in seeds:
             engine.begin(T4)
+            engine.wait_started()
             seconds, (text, *_) = session.call([seed, 0])
             books = engine.end()
-            parameters = {name: tensor.float().numpy() for name, tensor in books.kept.items()}  # NumPy has no bfloat16
+            parameters = {name: kept.array() for name, kept in books.kept.items()}
             trainings.append(Training(_said(session, text).reports, parameters, books.figures, seconds))
         return trainings
 

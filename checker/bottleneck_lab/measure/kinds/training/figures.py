@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from bottleneck_lab.measure.virtual_gpu.engine import Figures
+from bottleneck_lab.measure.virtual_gpu.books import Figures
 
 MIB = 1 << 20
 WARM_UP_STEPS = 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -28,12 +29,12 @@ Reports = list[tuple[int, dict[str, float]]]
 
 
 class Program:
-    """A training script on a device. `on_step` is called when a step begins, `on_report` for each report."""
+    """A training script on a device. `on_step` is called when a step begins, `on_report` for each report. There are `steps` batches, None for all."""
 
-    def __init__(self, entry: Path, device: str, driver: Driver | None) -> None:
+    def __init__(self, entry: Path, device: str, driver: Driver | None, steps: int | None = None) -> None:
         self._script = load_module(entry)
         self._recipe = _recipe(entry)
-        self._device, self._driver = torch.device(device), driver
+        self._device, self._driver, self._steps = torch.device(device), driver, steps
         self._step_bytes: list[int] = []
 
     def train(
@@ -58,7 +59,7 @@ class Program:
             torch.cuda.reset_peak_memory_stats()
 
         torch.manual_seed(seed)
-        model = self._script.train(self._device, _marked(self._recipe, seed, begin_step), report)
+        model = self._script.train(self._device, _marked(self._recipe, seed, begin_step, self._steps), report)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         if self._driver:
             self._driver.ask("keep", {name: _handle(name, tensor) for name, tensor in parameters.items()})
@@ -88,12 +89,12 @@ def _recipe(entry: Path) -> ModuleType:
     return sys.modules.get("recipe") or load_module(entry.with_name("recipe.py"))
 
 
-def _marked(recipe: ModuleType, seed: int, begin_step: Callable[[], None]) -> Any:
-    """The recipe's data, whose batches say when a step begins: when a batch is handed over."""
+def _marked(recipe: ModuleType, seed: int, begin_step: Callable[[], None], steps: int | None) -> Any:
+    """The recipe's data, whose batches say when a step begins: when a batch is handed over; the first `steps` of them."""
 
     class Marked(recipe.Data):  # type: ignore[name-defined, misc]  # known at run time
         def batches(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            for batch in super().batches(*args, **kwargs):
+            for batch in itertools.islice(super().batches(*args, **kwargs), steps):
                 begin_step()
                 yield batch
 
@@ -102,7 +103,7 @@ def _marked(recipe: ModuleType, seed: int, begin_step: Callable[[], None]) -> An
 
 def _program(options: argparse.Namespace) -> Program:
     driver = install(socket.socket(fileno=options.engine), options.entry.parent) if options.engine is not None else None
-    return Program(options.entry, options.device, driver)
+    return Program(options.entry, options.device, driver, options.steps)
 
 
 def _answer(program: Program, seed: int, counting: bool) -> list[Value]:
@@ -139,6 +140,7 @@ def main() -> None:
     parser = child_parser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--engine", type=int)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--socket", type=int)
     parser.add_argument("--arena", type=int)
     options = parser.parse_args()

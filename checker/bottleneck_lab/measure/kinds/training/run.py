@@ -10,7 +10,8 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
 from bottleneck_lab.measure.kinds.training import TrainingSettings, figures
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
-from bottleneck_lab.measure.virtual_gpu.owner import Books, engine_process
+from bottleneck_lab.measure.virtual_gpu.books import Books
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 
@@ -20,7 +21,7 @@ CHILD = "bottleneck_lab.measure.kinds.training.program"
 def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     """Runs the script on the virtual GPU and says what a step took; its exit status."""
     spec = msgspec.structs.replace(T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB)
-    status, books = _run_modelled(context, spec, on_line, recording=False)
+    status, books = _run_modelled(context, spec, on_line, [], recording=False)
     if status == 0 and books.figures.steps > figures.WARM_UP_STEPS:
         on_line(_summary(books))
     return status
@@ -31,19 +32,21 @@ def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) ->
     if context.device != "virtual":
         options = [*trace_options(trace, context.device), "--device", context.device]
         return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})
-    status, books = _run_modelled(context, T4, on_line, recording=True)
+    captured = context.settings.captured_steps
+    steps = ["--steps", str(figures.WARM_UP_STEPS + captured)] if captured else []
+    status, books = _run_modelled(context, T4, on_line, steps, recording=True)
     if books.figures.steps > figures.WARM_UP_STEPS:
         write_trace(books, T4, trace, skip_steps=figures.WARM_UP_STEPS)
     return status
 
 
 def _run_modelled(
-    context: Context[TrainingSettings], spec: GpuSpec, on_line: OnLine, *, recording: bool
+    context: Context[TrainingSettings], spec: GpuSpec, on_line: OnLine, options: list[str], *, recording: bool
 ) -> tuple[int, Books]:
     with engine_process() as engine:
         engine.begin(spec, recording=recording)
         program = engine.program.fileno()
-        command = child_command(CHILD, context, ["--device", "virtual", "--engine", str(program)])
+        command = child_command(CHILD, context, ["--device", "virtual", "--engine", str(program), *options])
         status = stream(command, context.workspace, context.janitor, on_line, {}, (program,))
         return status, engine.end()
 

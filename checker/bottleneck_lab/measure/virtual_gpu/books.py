@@ -1,0 +1,57 @@
+"""What the engine writes down of a run, and how its owner asks for it. Free of PyTorch: a process that only reads the books starts without it."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.measure.virtual_gpu.clock import Span
+from bottleneck_lab.measure.virtual_gpu.memory import MemoryChange
+from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`: counted until each step began."""
+
+    total_us: float
+    step_us: list[float]
+    launches: int
+    waits: int
+    step_waits: list[int]
+    flops: float
+    step_flops: list[float]
+    peak_bytes: int
+    reserved_bytes: int
+    step_bytes: list[int]
+    steps: int
+
+
+class KeptArray(msgspec.Struct, frozen=True):
+    """A parameter's values, in float32 whatever it was trained in: NumPy has no bfloat16."""
+
+    shape: list[int]
+    data: bytes
+
+    def array(self) -> NDArray[np.float32]:
+        return np.frombuffer(self.data, np.float32).reshape(self.shape)
+
+
+class Books(msgspec.Struct, frozen=True):
+    """One run's. `kept` are the parameters that the program handed over at its end; empty when it did not come so far."""
+
+    figures: Figures
+    kept: dict[str, KeptArray]
+    spans: list[Span]
+    changes: list[MemoryChange]
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The owner opens the books of a new run. It is not answered: what the program sends afterwards is of that run."""
+
+    spec: GpuSpec
+    recording: bool
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """The owner closes the books; `Books` are the answer."""

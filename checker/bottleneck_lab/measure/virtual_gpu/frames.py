@@ -1,0 +1,53 @@
+"""Messages on a stream socket: each its length, then its bytes. What travels in them is `codec`'s and `books`'."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+MAX_BYTES = 256 << 20
+_CHUNK_BYTES = 1 << 18
+_LENGTH = struct.Struct("<Q")
+
+
+class Malformed(Exception):  # noqa: N818 - says what, as `raise` reads
+    """Bytes that are not a message."""
+
+
+class Frames:
+    """One end of a socket. What has come is read in one go, however many messages it holds: a call to the system costs more than a message."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._come = bytearray()
+
+    def send(self, body: bytes) -> None:
+        """Sends one message. Raises OSError when the other side is gone."""
+        self.sock.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self) -> bytes:
+        """The next message. Raises EOFError when the other side is gone, Malformed for a length that none has."""
+        while (body := self.come()) is None:
+            self.read()
+        return body
+
+    def read(self) -> None:
+        """Reads what has come, and waits where nothing has. Raises EOFError when the other side is gone."""
+        chunk = self.sock.recv(_CHUNK_BYTES)
+        if not chunk:
+            raise EOFError("the other side closed the channel")
+        self._come += chunk
+
+    def come(self) -> bytes | None:
+        """The next message, if all of it has been read. Raises Malformed for a length that none has."""
+        if len(self._come) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._come)
+        if length > MAX_BYTES:
+            raise Malformed(f"a message of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._come) < end:
+            return None
+        body = bytes(self._come[_LENGTH.size : end])
+        del self._come[:end]
+        return body
