@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Set up a Triton Inference Server that needs no GPU and no container, in an environment of its own.
 
-    python datasets/tritonserver.py --root DIR     # about 200 MB; `lab data tritonserver` does it
+    python datasets/tritonserver.py --root DIR     # about 300 MB; `lab data tritonserver` does it
 
 The server is the bare `tritonserver` of the wheel nvidia-pytriton. Its Python models run on the Python that runs this script, with a NumPy of their own:
-the wheel's Python backend does not work with NumPy 2. They find all other packages where LAB_PYTHON says.
+the wheel's Python backend does not work with NumPy 2. They find all other packages where LAB_PYTHON says. Beside it lies `perf_analyzer`, of the wheel
+tritonclient.
 Exit status: 0 done, 4 this machine cannot. Needs nothing but Python's own library and pip.
 """
 
@@ -21,7 +22,13 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-PACKAGES = ("nvidia-pytriton==0.7.0", "numpy==1.26.4")
+PACKAGES = (
+    "nvidia-pytriton==0.7.0",
+    "numpy==1.26.4",
+    # perf_analyzer of the same release, and the library that it is linked to; newer wheels of it need glibc 2.38.
+    "tritonclient==2.51.0",
+    "nvidia-cuda-runtime-cu12==12.9.79",
+)
 PYTHONS = [(3, 11), (3, 12)]
 """Those for which there are both the server's Python backend and a NumPy 1."""
 PTH = "import os, sys; sys.path += os.environ.get('LAB_PYTHON', '').split(os.pathsep)\n"
@@ -63,7 +70,7 @@ def make_environment(root: Path) -> None:
 
 
 def install(root: Path) -> None:
-    """The server and its NumPy; of what pytriton itself imports nothing is needed."""
+    """The server, its NumPy and perf_analyzer; of what pytriton and tritonclient themselves import nothing is needed."""
     _run([str(root / "env/bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES])
 
 

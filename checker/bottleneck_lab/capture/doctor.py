@@ -300,7 +300,20 @@ def _data() -> list[Requirement]:
     return [
         _made("photos", "the labs on images", "recommended", "lab data"),
         _made("tritonserver", "a lab's server on a real Triton Inference Server", "optional", "lab data tritonserver"),
+        _perf_analyzer(),
     ]
+
+
+def _perf_analyzer() -> Requirement:
+    """Triton's own load generator, which lies beside it."""
+    from bottleneck_lab.measure.kinds.server.perf_analyzer import PerfAnalyzer  # half a second, of every command
+
+    unlocks = "the same load made by Triton's own tool, beside `lab run`'s"
+    try:
+        found = PerfAnalyzer(dataset_root("tritonserver")).version()
+    except MachineError as missing:
+        return Requirement("perf_analyzer", False, missing.message, unlocks, "optional", missing.remedy)
+    return Requirement("perf_analyzer", True, found, unlocks, "optional")
 
 
 def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -28,6 +29,13 @@ from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
 from bottleneck_lab.measure.kinds.server import gateway, triton_capture, tritonserver
 from bottleneck_lab.measure.kinds.server.gateway import Gateway, infer_request
 from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.server.perf_analyzer import (
+    PerfAnalyzer,
+    closed_loop,
+    open_loop,
+    read_report,
+    write_pictures,
+)
 from bottleneck_lab.measure.kinds.server.pixels import IMAGES
 from bottleneck_lab.measure.kinds.server.tritonserver import (
     TritonError,
@@ -39,6 +47,7 @@ from bottleneck_lab.measure.kinds.server.tritonserver import (
     say_queues,
     show_statistics,
 )
+from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
@@ -516,6 +525,34 @@ def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked,
     assert found == {**marked, "resnet50": {"queue", "h2d", "infer"}}
     (note,) = load(tmp_path / "trace.json.gz").notes
     assert re.search(r"[\d.]+ ms for resnet50", note)
+
+
+def no_perf_analyzer() -> str:
+    """Why Triton's load generator does not run here; empty where it does."""
+    try:
+        PerfAnalyzer(dataset_root("tritonserver")).version()
+    except MachineError as error:
+        return f"{error.message} {error.remedy}"
+    return ""
+
+
+@pytest.mark.slow
+def test_a_real_perf_analyzer_asks_a_real_triton_in_both_loops(solved, triton, tmp_path, monkeypatch):
+    if why := no_perf_analyzer():
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    server, program = triton(solved), PerfAnalyzer(dataset_root("tritonserver"))
+    write_pictures([pictures()[0]] * 3, tmp_path / "pictures.json")
+    found = []
+    with Janitor() as janitor:
+        for loop in (closed_loop(4), open_loop(10.0), (*open_loop(10.0), "--async")):
+            report = program.run(f"127.0.0.1:{server.port}", tmp_path, loop, janitor, time.sleep)
+            found.append(read_report(report, "", ""))
+    assert all(0 < row.p50_ms <= row.p99_ms for row in found)
+    assert all(3 < row.rate < 20 for row in found[1:])
+    told = re.search(r"^decode +(\d+) ", server.statistics(), re.MULTILINE)
+    assert told is not None
+    assert int(told[1]) > 20
 
 
 @pytest.mark.slow

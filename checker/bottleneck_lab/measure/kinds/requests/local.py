@@ -15,7 +15,7 @@ from bottleneck_lab.measure.channel.messages import Ran, Ready
 from bottleneck_lab.measure.channel.wire import Channel, TimedOut, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.profiling import child_command
-from bottleneck_lab.measure.kinds.requests.level import OK, Load
+from bottleneck_lab.measure.kinds.requests.level import OK, Level, Load
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -63,17 +63,18 @@ class LocalServer:
 Work = Callable[[LocalServer], None]
 
 
-def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> None:
-    """Loads the server in a closed loop, then at that rate in an open one; says what both found."""
+def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> tuple[Level, Level] | None:
+    """Loads the server in a closed loop, then at that rate in an open one; says what both found, and gives it. None where nothing was answered."""
     closed = load.closed(server.address, clients, LOOP_S, server.follow)
     rate = closed.rate(LOOP_S)
     if not rate:
         on_line(
             f"{clients} clients at once were answered nothing within {LOOP_S:.0f} s: there is no rate to compare at.\n"
         )
-        return
+        return None
     opened = load.open(server.address, rate, LOOP_S, server.follow)
     on_line(compare_loops(closed, opened, clients, rate))
+    return closed, opened
 
 
 def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from bottleneck_lab.analysis.plateau import Plateau, write_plateau
+from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_rows import add_rows
+from bottleneck_lab.measure.kinds.requests.level import Level
 from bottleneck_lab.measure.kinds.requests.local import (
     FIRST_ANSWER_S,
+    LOOP_S,
     LocalServer,
     Place,
     Work,
@@ -19,8 +22,9 @@ from bottleneck_lab.measure.kinds.requests.local import (
     serve_locally,
 )
 from bottleneck_lab.measure.kinds.requests.session import listen
-from bottleneck_lab.measure.kinds.server import ServerSettings, tritonserver
+from bottleneck_lab.measure.kinds.server import ServerSettings, perf_analyzer, tritonserver
 from bottleneck_lab.measure.kinds.server.check import Bench, preprocess_s
+from bottleneck_lab.measure.kinds.server.perf_analyzer import FailedError, PerfAnalyzer, Row, read_report, row_of
 from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_plateau
 from bottleneck_lab.measure.kinds.server.session import device_times_s, start_device
 from bottleneck_lab.measure.sandbox.children import OnLine
@@ -35,14 +39,41 @@ POINT_S, CAPTURED_POINT_S = 2.5, 1.5
 def run(context: Context[ServerSettings], on_line: OnLine) -> int:
     """Loads the server with each maximum batch size, then in a closed loop and in an open one, side by side; its exit status, 0 where it served to the end."""
     bench = Bench.prepare(context, context.workspace)
-    size = _max_batch(bench)
+    size, (port,) = _max_batch(bench), tritonserver.free_ports(1)
 
     def work(server: LocalServer) -> None:
         if size is not None:
             on_line(show_plateau(_plateau(server, bench, size, POINT_S)))
-        compare(server, bench.load, context.settings.batch, on_line)
+        found = compare(server, bench.load, context.settings.batch, on_line)
+        if bench.triton and found:
+            on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", found))
 
-    return _serve(bench, work, on_line)[0]
+    return _serve(bench, work, on_line, port=port)[0]
+
+
+def _by_perf_analyzer(server: LocalServer, bench: Bench, home: Path, url: str, found: tuple[Level, Level]) -> str:
+    """The closed and the open loop once more by perf_analyzer, beside what was found: as text, or why there is nothing to show."""
+    clients, rate = bench.context.settings.batch, found[0].rate(LOOP_S)
+    closed, opened = perf_analyzer.closed_loop(clients), perf_analyzer.open_loop(rate)
+    names = [f"closed loop, {clients} clients ({' '.join(closed)})", f"open loop, {rate:.1f}/s ({' '.join(opened)})"]
+    folder, program = bench.context.janitor.folder / "perf_analyzer", PerfAnalyzer(home)
+    folder.mkdir()
+    drawn = bench.strips.draw(perf_analyzer.PICTURES, bench.rng)
+    perf_analyzer.write_pictures([bench.strips.file(picture) for picture in drawn], folder / "pictures.json")
+
+    def row(loop: tuple[str, ...], name: str, *more: str) -> Row:
+        report = program.run(url, folder, (*loop, *more), bench.context.janitor, server.follow)
+        return read_report(report, name, " ".join(("perf_analyzer", *more)))
+
+    try:
+        version = program.version()
+        first = [row_of(found[0], LOOP_S, names[0]), row(closed, names[0])]
+        second = [row_of(found[1], LOOP_S, names[1]), row(opened, names[1]), row(opened, names[1], "--async")]
+    except MachineError as error:
+        return f"{error.message} {error.remedy}\n"
+    except FailedError as error:
+        return f"perf_analyzer measured nothing: {error}.\n"
+    return perf_analyzer.show([*first, *second], version)
 
 
 def _max_batch(bench: Bench) -> int | None:
@@ -88,8 +119,10 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
     return status
 
 
-def _serve(bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None) -> tuple[int, list[Ran]]:
-    """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran."""
+def _serve(
+    bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None, port: int = 0
+) -> tuple[int, list[Ran]]:
+    """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran. `port`: of a Triton."""
     context = bench.context
     times_s = device_times_s(context.settings, preprocess_s(context, bench))
     with start_device(context, times_s) as device, listen(address_of(context)) as listener:
@@ -98,7 +131,7 @@ def _serve(bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None)
             "--arena": device.arena.fd,
             "--listener": listener.fileno(),
         }
-        options = ("--environment", str(bench.triton)) if bench.triton else ()
+        options = ("--environment", str(bench.triton), "--port", str(port)) if bench.triton else ()
         place = Place(CHILD, fds, device.channel, device.end, options)
         try:
             return serve_locally(context, place, bench.load, work, on_line, trace)

@@ -16,9 +16,10 @@ from bottleneck_lab.measure.worker import load_module, serve
 
 
 def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what an inference server needs: where its device is, and the environment of a Triton server where one is to serve."""
+    """Adds what an inference server needs: where its device is, and the environment and port of a Triton server where one is to serve."""
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--environment", type=Path)
+    parser.add_argument("--port", type=int, default=0)
     return script_parser(parser)
 
 
@@ -38,7 +39,8 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
 def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
     """Triton on the model repository beside the entry, with what stands before it; `captured`: its models can be captured."""
     fds = device_fds(options.socket, options.arena)
-    return Gateway(Tritonserver(options.environment, options.entry.parent / MODELS, fds, captured=captured))
+    models = options.entry.parent / MODELS
+    return Gateway(Tritonserver(options.environment, models, fds, port=options.port, captured=captured))
 
 
 def main() -> None:

@@ -88,12 +88,14 @@ def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
 
 
 class Tritonserver:
-    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets.
+    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets; `port`: 0 for any.
 
     `captured`: its models can be captured until it is started again with another largest batch.
     """
 
-    def __init__(self, home: Path, repository: Path, fds: Mapping[str, int], *, captured: bool = False) -> None:
+    def __init__(
+        self, home: Path, repository: Path, fds: Mapping[str, int], *, port: int = 0, captured: bool = False
+    ) -> None:
         self._home = home
         self._fds = dict(fds)
         self._scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -106,7 +108,8 @@ class Tritonserver:
         self._backends.symlink_to(home / "backends")
         self._captured = captured
         self._repository = repository
-        self.port, self.metrics_port = _free_ports(2)
+        first, self.metrics_port = free_ports(2)
+        self.port = port or first
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, max_batch: int | None = None) -> None:
@@ -269,7 +272,7 @@ def _telling(lines: list[str]) -> list[str]:
     return (errors or lines)[-LAST_LINES:] or ["it said nothing"]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
