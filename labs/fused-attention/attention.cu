@@ -2,7 +2,7 @@
 //
 // q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i;
 // a query all of whose scores are -inf sees none, and answers 0.
-// A block owns 64 queries of one head, a warp 16 of them; keys and values pass through shared memory 32 at a time.
+// A block owns 128 queries of one head, a warp two strips of 16; keys and values pass through shared memory 64 at a time.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,7 +10,8 @@
 
 namespace {
 
-constexpr int kQueries = 64, kKeys = 32, kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kStrips = 2, kQueries = 16 * kStrips * kWarps, kKeys = 64;
+constexpr int kPadding = 16;  // elements behind each row of a tile in shared memory
 constexpr float kLog2e = 1.4426950408889634f;
 
 // ---- The instructions, one function each ----
@@ -54,67 +55,45 @@ struct Type<__nv_bfloat16> {
     }
 };
 
-// ---- The kernel ----
+// ---- Tiles ----
+
+// Words (pairs of elements) from one row of a tile to the next.
+template <int dim>
+constexpr int kStride = (dim + kPadding) / 2;
 
 // Copies rows first..first+rows-1 of a head into a tile; rows past the end of the sequence become zero.
-template <int dim>
-__device__ void fetch(uint32_t* tile, const uint32_t* head, int first, int rows, int seq) {
-    for (int row = threadIdx.x; row < rows; row += kThreads) {
-        for (int i = 0; i < dim / 2; ++i) tile[row * (dim / 2) + i] = first + row < seq ? head[static_cast<size_t>(first + row) * (dim / 2) + i] : 0;
+template <int dim, int rows>
+__device__ __forceinline__ void fetch(uint32_t* tile, const uint32_t* head, int first, int seq) {
+    constexpr int words = dim / 2;
+    const int start = threadIdx.x / words, word = threadIdx.x % words;
+#pragma unroll
+    for (int row = start; row < start + rows; row += kThreads / words) {
+        tile[row * kStride<dim> + word] = first + row < seq ? head[static_cast<size_t>(first + row) * words + word] : 0;
     }
 }
 
-template <typename T, int dim>
-__global__ void attention_kernel(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int seq, int causal, float scale) {
-    extern __shared__ __align__(128) char shared[];
-    uint32_t* const queries = reinterpret_cast<uint32_t*>(shared);
-    uint32_t* const keys = queries + kQueries * dim / 2;
-    uint32_t* const values = keys + kKeys * dim / 2;
+// ---- The kernel ----
 
-    const int blocks = (seq + kQueries - 1) / kQueries;
-    const int first = static_cast<int>(blockIdx.x) % blocks * kQueries;
-    const size_t head = static_cast<size_t>(blockIdx.x / blocks) * seq * dim / 2;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int eight = lane / 8, within = lane % 8;  // which of ldmatrix's four matrices this lane points into, and at which row
-    const int row = first + warp * 16 + lane / 4;   // this lane's queries: row and row + 8
+// 16 queries of a warp. Of each accumulator of 8 columns a lane holds four values: e = 0, 1 of query `lane / 4` and e = 2, 3 of the one 8 below.
+template <int dim>
+struct Strip {
+    float s[kKeys / 8][4], o[dim / 8][4] = {};
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-    fetch<dim>(queries, q + head, first, kQueries, seq);
-    float o[dim / 8][4] = {};
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
-
-    for (int key = 0; key < seq; key += kKeys) {
-        __syncthreads();
-        fetch<dim>(keys, k + head, key, kKeys, seq);
-        fetch<dim>(values, v + head, key, kKeys, seq);
-        __syncthreads();
-
-        float s[kKeys / 8][4] = {};
+    // Scores become weights relative to the largest score so far, and what was summed before shrinks likewise. `key` and `query` are the first of this
+    // tile and strip.
+    __device__ __forceinline__ void weigh(int key, int query, int seq, int causal, float scale) {
+        const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int i = 0; i < dim / 16; ++i) {
-            uint32_t a[4];
-            load_matrices(a, queries + (warp * 16 + eight % 2 * 8 + within) * (dim / 2) + (i * 2 + eight / 2) * 4);
-#pragma unroll
-            for (int j = 0; j < kKeys / 16; ++j) {
-                uint32_t b[4];
-                load_matrices(b, keys + (j * 16 + eight / 2 * 8 + within) * (dim / 2) + (i * 2 + eight % 2) * 4);
-                Type<T>::multiply_add(s[2 * j], a, b[0], b[1]);
-                Type<T>::multiply_add(s[2 * j + 1], a, b[2], b[3]);
-            }
-        }
-
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {  // e = 0, 1 belong to query `row`, e = 2, 3 to `row` + 8
+        for (int half = 0; half < 2; ++half) {
+            const int row = query + lane / 4 + half * 8;
             float high = top[half];
 #pragma unroll
             for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; ++e) {
                     const int column = key + j * 8 + lane % 4 * 2 + e % 2;
-                    if (column < seq) {
-                        if (!causal || column <= row + half * 8) {
-                            high = fmaxf(high, s[j][e]);
-                        }
-                    }
+                    if (column < seq && (!causal || column <= row)) high = fmaxf(high, s[j][e]);
                 }
             }
             high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
@@ -128,7 +107,7 @@ __global__ void attention_kernel(const uint32_t* q, const uint32_t* k, const uin
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; ++e) {
                     const int column = key + j * 8 + lane % 4 * 2 + e % 2;
-                    if (column < seq && (!causal || column <= row + half * 8)) {
+                    if (column < seq && (!causal || column <= row)) {
                         s[j][e] = exp2f(s[j][e] * scale - shift);
                         sum[half] += s[j][e];
                     } else {
@@ -142,31 +121,94 @@ __global__ void attention_kernel(const uint32_t* q, const uint32_t* k, const uin
                 o[d][2 * half + 1] *= decay;
             }
         }
+    }
+};
+
+template <typename T, int dim>
+__global__ void __launch_bounds__(kThreads) attention_kernel(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int seq, int causal, float scale) {
+    extern __shared__ __align__(128) char shared[];
+    uint32_t* const queries = reinterpret_cast<uint32_t*>(shared);
+    uint32_t* const keys = queries + kQueries * kStride<dim>;
+    uint32_t* const values = keys + kKeys * kStride<dim>;
+
+    const int blocks = (seq + kQueries - 1) / kQueries;
+    const int first = static_cast<int>(blockIdx.x) % blocks * kQueries;
+    const size_t head = static_cast<size_t>(blockIdx.x / blocks) * seq * dim / 2;
+    const int local = threadIdx.x / 32 * 16 * kStrips, last = first + local + 16 * kStrips - 1;  // this warp's first query in the block; its last
+    const int lane = threadIdx.x % 32;
+    const int eight = lane / 8, within = lane % 8;  // which of ldmatrix's four matrices this lane points into, and at which row
+
+    fetch<dim, kQueries>(queries, q + head, first, seq);
+    Strip<dim> strips[kStrips];
+
+    for (int key = 0; key < seq; key += kKeys) {
+        __syncthreads();
+        fetch<dim, kKeys>(keys, k + head, key, seq);
+        fetch<dim, kKeys>(values, v + head, key, seq);
+        __syncthreads();
+        if (causal && key > last) continue;  // this warp's queries see none of these keys
+
+#pragma unroll
+        for (int m = 0; m < kStrips; ++m) {
+#pragma unroll
+            for (int i = 0; i < kKeys / 2; ++i) strips[m].s[i / 4][i % 4] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < dim / 16; ++i) {
+            uint32_t a[kStrips][4], b[4];
+#pragma unroll
+            for (int m = 0; m < kStrips; ++m)
+                load_matrices(a[m], queries + (local + m * 16 + eight % 2 * 8 + within) * kStride<dim> + (i * 2 + eight / 2) * 4);
+#pragma unroll
+            for (int j = 0; j < kKeys / 16; ++j) {
+                load_matrices(b, keys + (j * 16 + eight / 2 * 8 + within) * kStride<dim> + (i * 2 + eight % 2) * 4);
+#pragma unroll
+                for (int m = 0; m < kStrips; ++m) {
+                    Type<T>::multiply_add(strips[m].s[2 * j], a[m], b[0], b[1]);
+                    Type<T>::multiply_add(strips[m].s[2 * j + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+
+#pragma unroll
+        for (int m = 0; m < kStrips; ++m) strips[m].weigh(key, first + local + m * 16, seq, causal, scale);
 
 #pragma unroll
         for (int i = 0; i < kKeys / 16; ++i) {
-            const uint32_t p[4] = {Type<T>::pack(s[2 * i][0], s[2 * i][1]), Type<T>::pack(s[2 * i][2], s[2 * i][3]),
-                                   Type<T>::pack(s[2 * i + 1][0], s[2 * i + 1][1]), Type<T>::pack(s[2 * i + 1][2], s[2 * i + 1][3])};
+            uint32_t p[kStrips][4], b[4];
+#pragma unroll
+            for (int m = 0; m < kStrips; ++m) {
+                const float(&s)[kKeys / 8][4] = strips[m].s;
+#pragma unroll
+                for (int e = 0; e < 4; ++e) p[m][e] = Type<T>::pack(s[2 * i + e / 2][e % 2 * 2], s[2 * i + e / 2][e % 2 * 2 + 1]);
+            }
 #pragma unroll
             for (int d = 0; d < dim / 16; ++d) {
-                uint32_t b[4];
-                load_matrices_transposed(b, values + (i * 16 + eight % 2 * 8 + within) * (dim / 2) + (d * 2 + eight / 2) * 4);
-                Type<T>::multiply_add(o[2 * d], p, b[0], b[1]);
-                Type<T>::multiply_add(o[2 * d + 1], p, b[2], b[3]);
+                load_matrices_transposed(b, values + (i * 16 + eight % 2 * 8 + within) * kStride<dim> + (d * 2 + eight / 2) * 4);
+#pragma unroll
+                for (int m = 0; m < kStrips; ++m) {
+                    Type<T>::multiply_add(strips[m].o[2 * d], p[m], b[0], b[1]);
+                    Type<T>::multiply_add(strips[m].o[2 * d + 1], p[m], b[2], b[3]);
+                }
             }
         }
     }
 
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
-        sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
-        const float share = sum[half] > 0.0f ? 1.0f / sum[half] : 0.0f;
-        if (row + half * 8 < seq) {
+    for (int m = 0; m < kStrips; ++m) {
 #pragma unroll
-            for (int d = 0; d < dim / 8; ++d) {
-                out[head + static_cast<size_t>(row + half * 8) * (dim / 2) + d * 4 + lane % 4] =
-                    Type<T>::pack(o[d][2 * half] * share, o[d][2 * half + 1] * share);
+        for (int half = 0; half < 2; ++half) {
+            float sum = strips[m].sum[half];
+            sum += __shfl_xor_sync(0xffffffff, sum, 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            const float share = sum > 0.0f ? 1.0f / sum : 0.0f;
+            const int row = first + local + m * 16 + lane / 4 + half * 8;
+            if (row < seq) {
+#pragma unroll
+                for (int d = 0; d < dim / 8; ++d) {
+                    const float* const o = strips[m].o[d] + 2 * half;
+                    out[head + static_cast<size_t>(row) * (dim / 2) + d * 4 + lane % 4] = Type<T>::pack(o[0] * share, o[1] * share);
+                }
             }
         }
     }
@@ -174,7 +216,7 @@ __global__ void attention_kernel(const uint32_t* q, const uint32_t* k, const uin
 
 template <typename T, int dim>
 cudaError_t launch(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int heads, int seq, int causal, cudaStream_t stream) {
-    constexpr int bytes = (kQueries + 2 * kKeys) * dim * 2;
+    constexpr int bytes = (kQueries + 2 * kKeys) * kStride<dim> * 4;
     const cudaError_t status = cudaFuncSetAttribute(attention_kernel<T, dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     const int blocks = (seq + kQueries - 1) / kQueries;

@@ -168,7 +168,7 @@ def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path, cubin
         [*lab, "check", "--static"], cwd=place, env=environment, check=True, capture_output=True, text=True
     )
     assert "attention.cu: compiled, not run" in told.stdout
-    assert "32 sectors" in told.stdout
+    assert "4 sectors" in told.stdout
     assert "needs at least" not in told.stdout, "nothing is diagnosed yet: no verdict on the evidence"
 
 

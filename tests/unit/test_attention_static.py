@@ -22,6 +22,7 @@ from ..modules import load_file
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
+MMA_SYNC = ROOT / "tests" / "variants" / "fused-attention" / "mma-sync"
 
 needs_nvcc = pytest.mark.skipif(find_program("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'")
 needs_disassembler = pytest.mark.skipif(
@@ -166,7 +167,7 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubin
 @needs_disassembler
 @pytest.mark.parametrize(
     ("folder", "threads", "wasteful"),
-    [(LAB, [128] * 4, 6), (SOLUTION, [256, 256, 384, 384], 0)],
+    [(LAB, [128] * 4, 4), (SOLUTION, [256, 256, 384, 384], 0)],
     ids=["shipped", "solution"],
 )
 def test_launches_are_seen_and_a_warp_is_followed_without_a_gpu(folder, threads, wasteful, cubins):
@@ -176,26 +177,57 @@ def test_launches_are_seen_and_a_warp_is_followed_without_a_gpu(folder, threads,
     assert [sum(access.wasteful for access in one.followed.accesses) for one in found] == [wasteful] * 4
 
 
+@pytest.mark.long
+@needs_nvcc
+@needs_disassembler
+def test_the_shipped_kernel_is_slow_for_what_the_lab_teaches(cubins):
+    """Beside a kernel of the same tiles on the same tensor cores: every `ldmatrix` passes twice, and global memory is read 4 bytes a thread."""
+    shipped, in_order = (read_launches(folder / "attention.cu", _launches(), cubins) for folder in (LAB, MMA_SYNC))
+    for slow, fast in zip(shipped, in_order, strict=True):
+        assert _each(slow, "shared", "ldmatrix") == {8}
+        assert _each(fast, "shared", "ldmatrix") == {4}
+        assert _each(slow, "global", "loads") == {4}, "128 bytes in a row, one sector after the other"
+        assert _each(fast, "global", "copies") == {16}
+        assert 1.5 < _passes(slow) / _passes(fast) < 2
+
+
+@pytest.mark.long
+@needs_nvcc
+def test_a_test_an_element_is_a_cause_of_its_own(cubins, tmp_path):
+    """64 scores a lane are tested twice a tile, whether a tile is on the diagonal or not."""
+    source = (LAB / "attention.cu").read_text()
+    test = "if (column < seq && (!causal || column <= row))"
+    assert source.count(test) == 2
+    (tmp_path / "attention.cu").write_text(source.replace(test, "if (true)"))
+    shipped, without = (check_source(folder / "attention.cu", "80", cubins) for folder in (LAB, tmp_path))
+    for one, other in zip(shipped, without, strict=True):
+        assert one.tensor_core == other.tensor_core == {"HMMA": 256 if "Li128E" in one.name else 128}
+        assert one.instructions - other.instructions > 500
+
+
 @needs_nvcc
 @needs_disassembler
 def test_an_edit_shows_in_what_a_warp_does(tmp_path):
-    """16 bytes of padding a row of shared memory: no conflict of `ldmatrix` is left, and the block needs more."""
+    """16 bytes of padding a row of shared memory instead of 32: no conflict of `ldmatrix` is left, and the block needs less."""
     source = (LAB / "attention.cu").read_text()
-    for old, new in (
-        ("* (dim / 2)", "* (dim / 2 + 4)"),
-        ("kQueries * dim / 2;", "kQueries * (dim / 2 + 4);"),
-        ("kKeys * dim / 2;", "kKeys * (dim / 2 + 4);"),
-        ("kKeys) * dim * 2;", "kKeys) * (dim + 8) * 2;"),
-        ("static_cast<size_t>(first + row) * (dim / 2 + 4)", "static_cast<size_t>(first + row) * (dim / 2)"),
-        ("static_cast<size_t>(row + half * 8) * (dim / 2 + 4)", "static_cast<size_t>(row + half * 8) * (dim / 2)"),
-    ):
-        assert old in source
-        source = source.replace(old, new)
-    (tmp_path / "attention.cu").write_text(source)
+    assert "kPadding = 16;" in source
+    (tmp_path / "attention.cu").write_text(source.replace("kPadding = 16;", "kPadding = 8;"))
     first = read_launches(tmp_path / "attention.cu", _launches()[:1], tmp_path / "cache")[0]
-    assert first.launch.dynamic_shared_bytes == 128 * 136 * 2
-    assert {access.cost / access.requests for access in first.followed.accesses if access.what == "ldmatrix"} == {4}
-    assert {access.what for access in first.followed.accesses if access.wasteful} == {"loads", "stores"}
+    assert first.launch.dynamic_shared_bytes == 256 * 136 * 2
+    assert _each(first, "shared", "ldmatrix") == {4}
+    assert {(access.space, access.what) for access in first.followed.accesses if access.wasteful} == {
+        ("global", "stores")
+    }
+
+
+def _each(found, space, what):
+    """What one request of a kind costs, in passes or in sectors."""
+    return {one.cost / one.requests for one in found.followed.accesses if (one.space, one.what) == (space, what)}
+
+
+def _passes(found):
+    """Through the banks of shared memory, by one warp."""
+    return sum(access.cost for access in found.followed.accesses if access.space == "shared")
 
 
 def _launches():
