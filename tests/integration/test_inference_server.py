@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -15,6 +18,7 @@ import pytest
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import proving
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
@@ -24,6 +28,7 @@ from .test_cli import LAB, Learner
 
 ROOT = Path(__file__).parents[2]
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
+NSYS = shutil.which("nsys")
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 
@@ -92,6 +97,53 @@ def test_a_capture_shows_the_batches_and_its_report_draws_the_plateau(learner):
     assert "Maximum batch size" in page
     (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
     assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
+
+
+TOLD = """
+import torch  # in the test of it: NVTX tells the test
+
+torch.cuda.nvtx.range_push = lambda name: print(f"begins: {name}", flush=True)
+torch.cuda.nvtx.range_pop = lambda: None
+"""
+
+
+def test_what_nsys_runs_loads_the_server_and_marks_its_parts_meanwhile(learner):
+    place = started(learner)
+    entry = place / "serve.py"
+    entry.write_text(TOLD + entry.read_text())
+    done = subprocess.run(
+        kind_of(find_lab("inference-server")).program(find_lab("inference-server"), "virtual", "nsys"),
+        cwd=place,
+        env={**learner.environment, "LAB_DEVICE": "virtual", "LAB_PHOTOS": str(dataset_root("photos"))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("queue", "preprocess", "h2d", "infer", "postprocess"):
+        assert done.stdout.count(f"begins: {name}\n") >= 3
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
+@pytest.mark.parametrize("server", ["python", pytest.param("triton", marks=needs_triton)])
+def test_the_real_nsys_sees_a_server_under_load(server, learner):
+    place = started(learner)
+    if server == "triton":
+        on_triton(place)
+    done = learner.lab("profile", "--tool", "nsys", at=place)
+    assert done.returncode == 0, done.stderr
+    (report,) = (place / ".lab" / "captures").glob("*-nsys/report.sqlite")
+    with closing(sqlite3.connect(report)) as database:
+        seen = dict(database.execute("select text, count(*) from NVTX_EVENTS group by text").fetchall())
+    assert {name for name, count in seen.items() if count >= 3} >= {
+        "queue",
+        "preprocess",
+        "h2d",
+        "infer",
+        "postprocess",
+    }
 
 
 @needs_triton

@@ -45,3 +45,13 @@ def test_a_capture_is_read_once(workspace, monkeypatch, tmp_path):
     page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
     assert len(read) == 1
     assert "Your diagnosis" in page
+
+
+@pytest.mark.parametrize(("emulated", "taken"), [(True, "0001-torch"), (False, "0002-nsys")])
+def test_a_diagnosis_does_not_go_by_a_capture_that_cannot_show_the_device(workspace, emulated, taken):
+    later = workspace.captures / "0002-nsys"
+    shutil.copytree(workspace.captures / "0001-torch", later)
+    described = json.loads((later / "capture.json").read_text()) | {"tool": "nsys", "emulated": emulated}
+    (later / "capture.json").write_text(json.dumps(described))
+    assert evidence.evidence_capture(workspace).name == taken
+    assert evidence.readable(workspace)[-1] == later, "it can be reported on all the same"

@@ -79,9 +79,19 @@ def readable(workspace: Workspace) -> list[Path]:
     return [path for _, path in numbered(workspace.captures) if not path.name.endswith(("-ncu", "-sanitizer"))]
 
 
+def _with_device(workspace: Workspace) -> list[Path]:
+    """Those of them that show the lab's device, oldest first: an emulated one is nothing that nsys could see."""
+
+    def sees_none(path: Path) -> bool:
+        description = _description(path)
+        return description.get("tool") == "nsys" and bool(description.get("emulated"))
+
+    return [path for path in readable(workspace) if not sees_none(path)]
+
+
 def latest(workspace: Workspace) -> Summary | None:
-    """The summary of the latest capture; None when there is none."""
-    captures = readable(workspace)
+    """The summary of the latest capture that shows the lab's device; None when there is none."""
+    captures = _with_device(workspace)
     return read_capture(captures[-1]) if captures else None
 
 
@@ -90,7 +100,7 @@ def evidence_capture(workspace: Workspace) -> Path | None:
 
     The latest of the shipped code, else the first of all; None without a capture.
     """
-    lab, captures = workspace.lab, readable(workspace)
+    lab, captures = workspace.lab, _with_device(workspace)
     shipped = lab.code_hash(lab.path)
     of_shipped = [path for path in captures if _description(path).get("code") == shipped]
     chosen = of_shipped[-1:] or captures[:1]

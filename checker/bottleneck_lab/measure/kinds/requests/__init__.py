@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind, S
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -25,7 +28,20 @@ class RequestsSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     judged: int = 1000
 
 
-class RequestsKind(Kind[RequestsSettings]):
+class Loaded(Kind[S]):
+    """A kind whose workload is a server: alone it would have nothing to do."""
+
+    @abstractmethod
+    def under_load(self, context: Context[S], on_line: OnLine) -> int:
+        """Runs the server under load, its parts marked as NVTX ranges for as long as a capture lasts; its exit status."""
+
+    def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
+        if tool == "nsys":
+            return (sys.executable, "-u", "-m", "bottleneck_lab.measure.kinds.requests.under_load")
+        return super().program(lab, device, tool)
+
+
+class RequestsKind(Loaded[RequestsSettings]):
     """A server under load."""
 
     name = "requests"
@@ -48,6 +64,11 @@ class RequestsKind(Kind[RequestsSettings]):
         from bottleneck_lab.measure.kinds.requests.run import profile
 
         return profile(context, trace, on_line)
+
+    def under_load(self, context: Context[RequestsSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.requests.run import under_load
+
+        return under_load(context, on_line)
 
     def run(self, context: Context[RequestsSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.requests.run import run

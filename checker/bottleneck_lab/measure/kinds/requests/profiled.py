@@ -16,6 +16,7 @@ from pathlib import Path
 from bottleneck_lab.measure.channel.messages import Ready
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser, export, run_child
+from bottleneck_lab.measure.kinds.requests import nvtx
 from bottleneck_lab.measure.kinds.requests.script import script_parser
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.worker import load_module
@@ -50,8 +51,11 @@ class Served:
         capture(0.0, None)
 
     def capture(self, seconds: float) -> None:
-        """Captures it for so long."""
-        capture(seconds, self.options.trace)
+        """Captures it for so long, or has nsys see it for so long."""
+        if self.options.nvtx:
+            nvtx.show(seconds)
+        else:
+            capture(seconds, self.options.trace)
 
     def set_constant(self, name: str, value: int) -> None:
         """Sets a constant of the server while it runs."""
@@ -77,6 +81,8 @@ def run_server(served: Served) -> None:
     """Serves as it is told to, then ends this process. The profiler wants the main thread; the server does with another."""
     options = served.options
     os.sched_setaffinity(0, loading_cores())
+    if options.nvtx:
+        nvtx.mark()
     if options.trace:
         served.prepare()
     threading.Thread(target=_serve_to_the_end, args=(served,), daemon=True).start()
@@ -94,8 +100,9 @@ def _serve_to_the_end(served: Served) -> None:
 
 
 def controlled(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds where the process is told what to do."""
+    """Adds where the process is told what to do, and whether nsys is to see its parts."""
     parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--nvtx", action="store_true")
     return parser
 
 

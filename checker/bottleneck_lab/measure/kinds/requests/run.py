@@ -50,11 +50,23 @@ def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) ->
     return _serve(bench, work, on_line, trace)
 
 
-def _serve(bench: JudgedBench, work: Work, on_line: OnLine, trace: Path | None = None) -> int:
+def under_load(context: Context[RequestsSettings], on_line: OnLine) -> int:
+    """Loads the server for as long as a capture needs, its parts marked as NVTX ranges meanwhile; its exit status, 0 where it served to the end."""
+    bench = JudgedBench.prepare(context)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+
+    return _serve(bench, work, on_line, options=("--nvtx",))
+
+
+def _serve(
+    bench: JudgedBench, work: Work, on_line: OnLine, trace: Path | None = None, options: tuple[str, ...] = ()
+) -> int:
     """Runs the learner's server until the work on it is done; its exit status."""
     context = bench.context
     ours, theirs = Channel.pair()
     with ours, theirs, listen(address_of(context)) as listener:
         fds = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
-        place = Place(CHILD, fds, Channel(ours), theirs.close)
+        place = Place(CHILD, fds, Channel(ours), theirs.close, options)
         return serve_locally(context, place, bench.load, work, on_line, trace)[0]

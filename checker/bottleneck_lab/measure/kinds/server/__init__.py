@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.kinds.base import Calls, Criteria
+from bottleneck_lab.measure.kinds.requests import Loaded
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class ServerSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_f
     clients: int = 64
 
 
-class ServerKind(Kind[ServerSettings]):
+class ServerKind(Loaded[ServerSettings]):
     """An inference server under load."""
 
     name = "server"
@@ -52,6 +53,11 @@ class ServerKind(Kind[ServerSettings]):
         from bottleneck_lab.measure.kinds.server.run import profile
 
         return profile(context, trace, on_line)
+
+    def under_load(self, context: Context[ServerSettings], on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.server.run import under_load
+
+        return under_load(context, on_line)
 
     def run(self, context: Context[ServerSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.server.run import run

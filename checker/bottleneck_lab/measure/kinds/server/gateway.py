@@ -43,8 +43,8 @@ class Gateway:
         with self._changing:
             self._server.start(size)
 
-    def capture(self, seconds: float, trace: Path) -> None:
-        """Captures the server's models for so long. Raises TritonError where one does not answer."""
+    def capture(self, seconds: float, trace: Path | None) -> None:
+        """Captures the server's models for so long, to `trace` or for nsys. Raises TritonError where one does not answer."""
         self._server.capture(seconds, trace)
 
     def statistics(self) -> str:

@@ -33,7 +33,7 @@ class ServedByTriton(Served):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self._gateway = gateway_of(options, captured=options.trace is not None)
+        self._gateway = gateway_of(options, captured=options.trace is not None or options.nvtx)
 
     def serve(self) -> None:
         self._gateway.serve(socket.socket(fileno=self.options.listener))

@@ -48,7 +48,7 @@ def run(context: Context[ServerSettings], on_line: OnLine) -> int:
         if bench.triton and found:
             on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", found))
 
-    return _serve(bench, work, on_line, port=port)[0]
+    return _serve(bench, work, on_line, options=("--port", str(port)))[0]
 
 
 def _by_perf_analyzer(server: LocalServer, bench: Bench, home: Path, url: str, found: tuple[Level, Level]) -> str:
@@ -119,10 +119,20 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
     return status
 
 
+def under_load(context: Context[ServerSettings], on_line: OnLine) -> int:
+    """Loads the server for as long as a capture needs, its parts marked as NVTX ranges meanwhile; its exit status, 0 where it served to the end."""
+    bench = Bench.prepare(context, context.workspace)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+
+    return _serve(bench, work, on_line, options=("--nvtx",))[0]
+
+
 def _serve(
-    bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None, port: int = 0
+    bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None, options: tuple[str, ...] = ()
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran. `port`: of a Triton."""
+    """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran. `options`: of its process."""
     context = bench.context
     times_s = device_times_s(context.settings, preprocess_s(context, bench))
     with start_device(context, times_s) as device, listen(address_of(context)) as listener:
@@ -131,8 +141,8 @@ def _serve(
             "--arena": device.arena.fd,
             "--listener": listener.fileno(),
         }
-        options = ("--environment", str(bench.triton), "--port", str(port)) if bench.triton else ()
-        place = Place(CHILD, fds, device.channel, device.end, options)
+        triton = ("--environment", str(bench.triton)) if bench.triton else ()
+        place = Place(CHILD, fds, device.channel, device.end, (*options, *triton))
         try:
             return serve_locally(context, place, bench.load, work, on_line, trace)
         finally:

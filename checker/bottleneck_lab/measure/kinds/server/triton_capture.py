@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bottleneck_lab.measure.kinds.requests import nvtx
 from bottleneck_lab.measure.kinds.requests.profiled import capture
 from bottleneck_lab.trace.kineto import NOTES
 
@@ -59,8 +60,9 @@ class Ranges(threading.local):
 
 
 def capture_when_told(folder: Path, model: str) -> None:
-    """Has this process capture itself, all threads of it, when `order` says so. Its first capture, which takes seconds, is made here."""
-    capture(0.0, None)
+    """Has this process capture itself, all threads of it, when `order` says so, or show itself to nsys. Its first capture, of seconds, is made here."""
+    if not nvtx.asked():
+        capture(0.0, None)
     name = f"{model} {os.getpid()}"
     (folder / f"{name}{_READY}").touch()
     threading.Thread(target=_take, args=(folder, name), name="capture", daemon=True).start()
@@ -73,7 +75,11 @@ def _take(folder: Path, name: str) -> None:
     begin_s, seconds = map(float, when.read_text().split())
     time.sleep(max(0.0, begin_s - time.monotonic()))
     unfinished = folder / f"{name}.unfinished{_TRACE}"
-    capture(seconds, unfinished)
+    if nvtx.asked():
+        nvtx.show(seconds)
+        unfinished.touch()
+    else:
+        capture(seconds, unfinished)
     unfinished.rename(folder / f"{name}{_TRACE}")
 
 

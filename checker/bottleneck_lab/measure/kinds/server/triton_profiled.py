@@ -12,16 +12,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # Triton brings it
-from torch.profiler import record_function
 
+from bottleneck_lab.measure.kinds.requests import nvtx
 from bottleneck_lab.measure.kinds.server.triton_capture import LEARNERS, Ranges, capture_when_told
 
+if nvtx.asked():
+    nvtx.mark()
 _Model: Any = importlib.import_module(f"{__package__}.{LEARNERS}").TritonPythonModel
 _ranges = Ranges()
 _MARKS_ITSELF = hasattr(_Model, "range_")
 if _MARKS_ITSELF:
-    _Model.range_ = record_function
+    _Model.range_ = torch.profiler.record_function
 
 
 def _mark_requests() -> None:

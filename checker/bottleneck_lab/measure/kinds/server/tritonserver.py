@@ -164,14 +164,18 @@ class Tritonserver:
         told = self._told()
         return show_statistics(told) if told else ""
 
-    def capture(self, seconds: float, trace: Path) -> None:
-        """Captures what all of its models do for so long, and what requests waited meanwhile, to `trace`. Raises TritonError where one does not answer."""
+    def capture(self, seconds: float, trace: Path | None) -> None:
+        """Captures what all of its models do for so long, and what requests waited meanwhile, to `trace`; without one, nsys sees it.
+
+        Raises TritonError where a model does not answer.
+        """
         before = self._told()
         try:
             traces = triton_capture.order(self._traces, seconds)
         except TimeoutError as error:
             raise TritonError(f"{error}\n{self.last_words()}") from error
-        triton_capture.merge(traces, [say_queues(before, self._told())], trace)
+        if trace is not None:
+            triton_capture.merge(traces, [say_queues(before, self._told())], trace)
 
     def close(self) -> None:
         """Ends it for good."""

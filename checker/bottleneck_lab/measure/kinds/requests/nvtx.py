@@ -1,0 +1,57 @@
+"""The parts that a server marks with `record_function`, as NVTX ranges: nsys sees no others, and only those within the captured window are made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+VARIABLE = "LAB_NVTX"
+"""Tells the processes that a server starts that nsys is to see them, too."""
+_shown = threading.Event()
+
+
+class Range(contextlib.ContextDecorator):
+    """Takes the place of `torch.profiler.record_function`."""
+
+    def __init__(self, name: str, args: str | None = None) -> None:  # noqa: ARG002 - torch's
+        self._name = name
+        self._open: list[bool] = []
+
+    def __enter__(self) -> Any:
+        import torch
+
+        self._open.append(_shown.is_set())
+        if self._open[-1]:
+            torch.cuda.nvtx.range_push(self._name)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        if self._open.pop():
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+
+def asked() -> bool:
+    """Whether nsys is to see the parts of this process."""
+    return VARIABLE in os.environ
+
+
+def mark() -> None:
+    """Has what is imported from now on mark its parts so, in processes that this one starts as well. Raises RuntimeError where PyTorch has no NVTX."""
+    import torch
+
+    if torch.version.cuda is None:
+        raise RuntimeError("This PyTorch is built without CUDA, and so without NVTX: nsys would see nothing of it.")
+    torch.profiler.record_function = Range  # type: ignore[assignment,misc]
+    os.environ[VARIABLE] = "1"
+
+
+def show(seconds: float) -> None:
+    """The captured window: for so long, parts that begin are marked."""
+    _shown.set()
+    time.sleep(seconds)
+    _shown.clear()
