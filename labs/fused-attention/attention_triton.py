@@ -34,10 +34,8 @@ def attention_kernel(
     acc = tl.zeros([tile_queries, dim], tl.float32)
     for first in range(0, seq, tile_keys):
         keys = first + tl.arange(0, tile_keys)
-        k_block = tl.load(k + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0).to(
-            tl.float32
-        )
-        scores = tl.dot(q_block.to(tl.float32), tl.trans(k_block), input_precision="ieee") * scale
+        k_block = tl.load(k + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0)
+        scores = tl.dot(q_block, tl.trans(k_block)) * scale
         visible = keys[None, :] < seq
         if causal:
             visible = visible & (keys[None, :] <= rows[:, None])
@@ -47,10 +45,8 @@ def attention_kernel(
         decay = tl.exp(top - new_top)
         total = total * decay + tl.sum(weights, 1)
         top = new_top
-        v_block = tl.load(v + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0).to(
-            tl.float32
-        )
-        acc = acc * decay[:, None] + tl.dot(weights, v_block, input_precision="ieee")
+        v_block = tl.load(v + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0)
+        acc = acc * decay[:, None] + tl.dot(weights.to(v_block.dtype), v_block)
 
     result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc  # a query that sees no key answers 0
     tl.store(
