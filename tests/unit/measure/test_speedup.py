@@ -272,10 +272,11 @@ def test_what_used_up_the_time_is_said(monkeypatch):
     assert result.sentence.endswith("Time ran out after these pairs: each call took 11 s.")
 
 
-def on(cores: float, allowed: int | None) -> None:
-    """What is said of 0.12 s in which so many cores were busy, where a case allows so many threads."""
-    made = case(2.0, overhead_s=0.0, pairs=12)
-    made.cpu_s, made.threads = 0.12 * cores, allowed
+def on(cores: float, allowed: int | None, waiting: float = 0.0, ratio: float = 2.0) -> None:
+    """What is said of 0.12 s in which so many cores were busy and so many threads waited for one, where a case allows so many threads."""
+    made = case(ratio, overhead_s=0.0, pairs=12)
+    made.cpu_s, made.waited_s, made.threads = 0.12 * cores, 0.12 * waiting, allowed
+    made.decide({"speedup": SequentialTest(target=1.0)}, exhausted=True)
     refuse_more_threads([made])
 
 
@@ -285,6 +286,14 @@ def test_a_case_for_one_thread_is_for_one_thread():
     with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
     refuse_more_threads([case(2.0, 0.0)])
+
+
+def test_threads_that_other_programs_kept_from_running_are_no_reason_to_pass():
+    on(0.6, 1, waiting=0.4)
+    on(1.1, 2, waiting=0.9)
+    on(0.9, 1, waiting=1.0, ratio=0.5)  # too slow however many
+    with pytest.raises(BusyMachineError, match=r"use one thread, and 1\.9 were ready"):
+        on(0.9, 1, waiting=1.0)
 
 
 def test_a_second_thread_s_share_of_the_work_is_charged_as_time():

@@ -28,7 +28,8 @@ LEAST_OWN = 0.1
 class Case:
     """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
 
-    `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep busy.
+    `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep busy; `waited_s`: seconds in which its threads were ready to
+    run in these calls and had no core, where `threads` limits them.
     `idle`: whether each pair comes with a call of the reference's that moves the same data and computes nothing; `moved_s`: seconds of those.
     `out_of_time`: the learner's calls have used up the time of the whole comparison.
     """
@@ -40,6 +41,7 @@ class Case:
     decisions: dict[str, Decision] = field(default_factory=dict)
     cpu_s: float = 0.0
     threads: int | None = None
+    waited_s: float = 0.0
     idle: bool = False
     moved_s: list[float] = field(default_factory=list)
     out_of_time: bool = False
@@ -66,6 +68,11 @@ class Case:
     def cores(self) -> float:
         """How many cores the learner's calls kept busy on average."""
         return self.cpu_s / max(sum(self.learner_s), 1e-9)
+
+    @property
+    def ready(self) -> float:
+        """How many of the learner's threads computed, or would have on a free core, on average: on a busy machine more than `cores`."""
+        return (self.cpu_s + self.waited_s) / max(sum(self.learner_s), 1e-9)
 
     def charged(self) -> Case:
         """The same with the learner's time as it would have been on the cores that it may use: time times cores over threads, where that is more."""

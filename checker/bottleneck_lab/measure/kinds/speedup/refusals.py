@@ -19,6 +19,10 @@ In between lie clocks that fall under load and other users of the GPU, too: nobo
 """
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: beyond this it is no slip."""
+MAX_READY_SHARE = 1.25
+"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread that
+wakes for a moment waits longer there than it runs.
+"""
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
@@ -77,9 +81,18 @@ def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> Non
 def refuse_more_threads(cases: list[Case]) -> None:
     """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
 
-    A few percent more are charged as time (`Case.charged`).
+    A few percent more are charged as time (`Case.charged`). Raises BusyMachineError where more threads were ready and other programs kept them from running,
+    unless a target is missed all the same.
     """
+    failed = any(case.failed() for case in cases)
     for case in cases:
-        if case.threads and len(case.learner_s) >= PAIRS.looks[0] and case.cores > MAX_CORES_SHARE * case.threads:
-            asked = "one thread" if case.threads == 1 else f"{case.threads} threads"
+        if not case.threads or len(case.learner_s) < PAIRS.looks[0]:
+            continue
+        asked = "one thread" if case.threads == 1 else f"{case.threads} threads"
+        if case.cores > MAX_CORES_SHARE * case.threads:
             raise LearnerFault("tampered", f"It may use {asked} but kept {case.cores:.1f} cores busy ({case.name}).")
+        if case.ready > MAX_READY_SHARE * case.threads and not failed:
+            raise BusyMachineError(
+                f"It may use {asked}, and {case.ready:.1f} were ready on average ({case.name}): other programs kept them from the cores.",
+                "Close what else is running (`top` shows it), and use no more threads than the case allows.",
+            )

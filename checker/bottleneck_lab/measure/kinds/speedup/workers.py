@@ -59,15 +59,24 @@ class Workers:
         """Times one pair on one fresh input, in random order, and judges the answer. Returns the input, and the answer of each side."""
         inputs, answers = self.inputs(case.name), dict[Side, list[Any]]()
         for side in shuffled_order(self.context.rng, 1)[0]:
-            session = self.learner if side == "learner" else self.reference
-            before_s = session.worker.cpu_s()
-            seconds, answers[side] = session.call(inputs)
-            (case.learner_s if side == "learner" else case.reference_s).append(seconds)
-            case.cpu_s += session.worker.cpu_s() - before_s if side == "learner" else 0.0
+            if side == "reference":
+                seconds, answers[side] = self.reference.call(inputs)
+                case.reference_s.append(seconds)
+            else:
+                answers[side] = self._time_learner(case, inputs)
         if case.idle:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         return inputs, answers
+
+    def _time_learner(self, case: Case, inputs: list[Value]) -> list[Any]:
+        worker = self.learner.worker
+        cpu_s, waited_s = worker.cpu_s(), worker.waited_s() if case.threads else 0.0
+        seconds, answer = self.learner.call(inputs)
+        case.learner_s.append(seconds)
+        case.cpu_s += worker.cpu_s() - cpu_s
+        case.waited_s += worker.waited_s() - waited_s if case.threads else 0.0
+        return answer
 
     def untimed(self) -> None:
         """A pair like those that are timed, for nothing but its answer."""
