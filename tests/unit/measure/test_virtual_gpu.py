@@ -106,6 +106,20 @@ class TestCodec:
 
 
 class TestEngine:
+    def test_what_a_program_numbers_itself_is_held_and_found_again(self) -> None:
+        engine = Engine(PLAIN)
+        engine.launch("ones", "default", [[256]], {}, "", [-1])
+        assert engine.memory.allocated == 1024
+        assert engine.call("sum", "default", [Handle(-1)], {}, "").shape == []
+
+    @pytest.mark.parametrize("numbers", [[-1], [3], [], [-2, -3]], ids=["taken", "the engine's", "none", "too many"])
+    def test_a_program_numbers_what_there_is_with_numbers_that_are_free(self, numbers: list[int]) -> None:
+        engine = Engine(PLAIN)
+        engine.launch("ones", "default", [[256]], {}, "", [-1])
+        with pytest.raises((LookupError, ValueError)):
+            engine.launch("zeros", "default", [[256]], {}, "", numbers)
+        assert engine.download(Handle(-1), False, True, "").tolist() == [1.0] * 256
+
     @pytest.mark.parametrize("name", ["from_file", "set_", "no_such_operator"])
     def test_refuses_what_reaches_outside(self, name: str) -> None:
         with pytest.raises(LookupError):
@@ -216,6 +230,26 @@ class TestServer:
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
 
+    def test_a_launch_that_fails_is_told_with_the_next_call_and_what_follows_it_is_not_run(self, channels) -> None:
+        program, _ = channels
+        launches = [
+            ["neg", "default", [Handle(7)], {}, "train.py(3): train", [-1]],
+            ["ones", "default", [[2]], {}, "", [-2]],
+        ]
+        program.sendall(b"".join(framed(["launch", [], 0, *launch]) for launch in launches))
+        program.sendall(framed(["memory", [], 0]) * 2)
+        answers = Frames(program)
+        worked, kind, words = decode(answers.receive())
+        assert (worked, kind) == (False, "LookupError")
+        assert "no tensor 7" in words
+        assert "train.py(3)" in words
+        assert decode(answers.receive())[:2] == [True, [0, 0, 0]]
+
+    def test_a_launch_without_its_arguments_is_one_that_fails(self, channels) -> None:
+        program, _ = channels
+        program.sendall(framed(["launch", [], 0]) + framed(["step", [], 0]))
+        assert decode(Frames(program).receive())[:2] == [False, "TypeError"]
+
     def test_what_is_sent_after_a_run_was_opened_is_in_its_books(self, channels) -> None:
         program, owner = channels
         ask(owner, Begin(PLAIN, recording=False))
@@ -229,7 +263,7 @@ class TestServer:
         """A capture that is stopped: the thread would be reported with what it raised."""
         program, owner = channels
         program.sendall(framed(["upload", [], 0, torch.zeros(1 << 19), None, True, True, ""]))
-        _, (number, *_), _ = decode(Frames(program).receive())
+        _, (number, *_), _, _ = decode(Frames(program).receive())
         program.sendall(framed(["keep", [], 0, {"weight": Handle(number)}]))
         assert decode(Frames(program).receive())[0]
         ask(owner, End())
@@ -319,6 +353,46 @@ try:
     x + torch.ones(6)
 except RuntimeError as error:
     facts["mixed"] = str(error)
+
+asked, ask = [], driver.ask
+driver.ask = lambda name, *rest: asked.append((name, *rest[:1])) or ask(name, *rest)
+rows = torch.ones(8, 8, device=device)
+facts["asked"] = []
+for _ in range(3):
+    asked.clear()
+    hidden = torch.sigmoid(rows @ rows) * 2
+    hidden += rows.sum(1, keepdim=True)
+    parts = hidden.split(2)
+    del hidden
+    parts[0].item() if parts[0].dim() == 0 else parts[0].sum().item()
+    facts["asked"].append(len(asked))
+facts["parts"] = [list(part.shape) for part in parts]
+
+facts["types"] = [str((rows * factor).dtype) for factor in (1, True, 1.0)] + [str((rows.int() * factor).dtype) for factor in (1, True, 1.0)] * 2
+grown = torch.empty(0, device=device)
+torch.mul(rows, rows, out=grown)
+facts["grown"] = [list((grown + 1).shape) for _ in range(2)]
+
+for _ in range(2):
+    doubled = rows * 2 + 1
+    torch.utils.data.DataLoader(range(4), num_workers=1)._get_iterator()  # its worker is a fork, and seeds its generators
+    facts["beside a worker"] = (doubled + 1).sum().item()
+
+filled = []
+try:
+    for _ in range(100):
+        filled.append(torch.zeros(1 << 20, device=device))
+except torch.OutOfMemoryError:
+    facts["filled"] = [len(filled), torch.virtual.memory_allocated() + (4 << 20) > 64 << 20]
+del filled
+
+table, places = torch.ones(4, 2, device=device), torch.tensor([1, 9]).to(device)
+nn.functional.embedding(places.clamp(max=3), table)
+nn.functional.embedding(places, table)  # launched: it fails where nobody waits for it
+try:
+    torch.virtual.synchronize()
+except Exception as error:
+    facts["late error"] = str(error)
 print(json.dumps(facts))
 """
 
@@ -359,6 +433,29 @@ class TestProgram:
     def test_a_full_device_and_a_mixture_of_devices_say_what_pytorch_says(self, seen: dict) -> None:
         assert "Tried to allocate 4096.00 MiB" in seen["full"]
         assert "Expected all tensors to be on the same device" in seen["mixed"]
+
+    def test_what_was_called_before_is_only_launched(self, seen: dict) -> None:
+        first, second, third = seen["asked"]
+        assert first > 3
+        assert (second, third) == (1, 1)  # the value that is read
+        assert seen["parts"] == [[2, 8]] * 4
+
+    def test_equal_numbers_of_other_types_make_other_types(self, seen: dict) -> None:
+        assert seen["types"] == ["torch.float32"] * 3 + ["torch.int32", "torch.int32", "torch.float32"] * 2
+
+    def test_a_forked_worker_sends_nothing_of_what_its_parent_has_queued(self, seen: dict) -> None:
+        assert seen["beside a worker"] == 4 * 64
+
+    def test_a_target_that_grew_is_known_with_its_new_shape(self, seen: dict) -> None:
+        assert seen["grown"] == [[8, 8], [8, 8]]
+
+    def test_the_line_that_fills_the_device_is_the_one_that_raises(self, seen: dict) -> None:
+        count, full = seen["filled"]
+        assert 10 < count < 20
+        assert full
+
+    def test_a_launch_that_fails_says_which_line_it_was(self, seen: dict) -> None:
+        assert "launched at program.py(" in seen["late error"]
 
     def test_every_row_names_the_line_that_caused_it(self, seen: dict) -> None:
         waits = [span for span in seen["books"].spans if span.kind == "wait"]

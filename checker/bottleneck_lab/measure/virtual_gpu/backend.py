@@ -8,48 +8,86 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 import sys
 import threading
 import weakref
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils import backend_registration
 
-from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Described, Handle, decode, encode, leaves, replace
+from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
+from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
+from bottleneck_lab.measure.virtual_gpu.operators import is_foreseeable
 
 aten = torch.ops.aten
 NAME = "virtual"
+_DEVICE = torch.device("privateuseone", 0)
+"""What `virtual` is before it has its name."""
 _ERRORS = {
     kind.__name__: kind
     for kind in (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, torch.OutOfMemoryError)
 }
 
 
+class Look(msgspec.Struct, frozen=True):
+    """All of a tensor but its values and its number."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: str
+
+    def span_bytes(self) -> int:
+        """From its storage's begin to its own end, as the device's memory counts."""
+        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        return -(-(last + 1) * DTYPES[self.dtype].itemsize // ROUND_BYTES) * ROUND_BYTES
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """A result that is one of the tensors given to the operator, by its place among them, and what it looks like afterwards."""
+
+    place: int
+    look: Look
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """What an operator gives for arguments of a certain look: a nest of `Argument`, of `Look` for a new tensor, and of None. `new`: those new tensors."""
+
+    results: Any
+    new: int
+    nbytes: int
+
+
 class VirtualTensor(torch.Tensor):
     """A tensor on the virtual GPU: shape and dtype are here, its values are not."""
 
     handle: Handle
+    look: Look
+    """As the engine has it."""
     _values_of: VirtualTensor
     """Whose values it has, where they were another tensor's: as long as it lives, so does their handle."""
 
     @staticmethod
-    def __new__(cls: type[VirtualTensor], described: Described, driver: Driver) -> VirtualTensor:
+    def __new__(cls: type[VirtualTensor], number: int, look: Look, driver: Driver) -> VirtualTensor:
         with torch.inference_mode(False):  # a tensor made in it could not be a view's base
             tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
                 cls,
-                described.shape,
-                strides=described.stride,
-                storage_offset=described.offset,
-                dtype=DTYPES[described.dtype],
-                device=torch.device(NAME, 0),
+                look.shape,
+                strides=look.stride,
+                storage_offset=look.offset,
+                dtype=DTYPES[look.dtype],
+                device=_DEVICE,
             )
-        tensor.handle = Handle(described.number)
-        weakref.finalize(tensor, driver.let_go, described.number).atexit = False
+        tensor.handle, tensor.look = Handle(number), look
+        weakref.finalize(tensor, driver.let_go, number).atexit = False
         return tensor
 
     @classmethod
@@ -66,7 +104,7 @@ class VirtualTensor(torch.Tensor):
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # as above
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             _driver().let_go(self.handle.number)
-            self.handle, self._values_of = value.handle, value
+            self.handle, self.look, self._values_of = value.handle, value.look, value
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -75,18 +113,89 @@ class VirtualTensor(torch.Tensor):
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
 
+class Call:
+    """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors, `given` the tensors in the order in which they stand there.
+
+    `signature` is the same for calls whose results look the same, where those are foreseeable. Raises RuntimeError for a mixture of devices, as a GPU does.
+    """
+
+    def __init__(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self.function = function
+        self.given: list[VirtualTensor] = []
+        self._places: dict[int, int] = {}
+        self._key: list[Any] = [function]
+        self.args = [self._plain(value) for value in args]
+        self.kwargs = {name: self._named(name, value) for name, value in kwargs.items() if name != "pin_memory"}
+        self.signature = tuple(self._key)
+
+    def message(self, line: str) -> list[Any]:
+        """Name, overload, arguments and the program's line."""
+        return [self.function.overloadpacket.__name__, self.function._overloadname, self.args, self.kwargs, line]
+
+    def place(self, number: int) -> int | None:
+        """Of the tensor with this number among those given."""
+        return self._places.get(number)
+
+    def _named(self, name: str, value: Any) -> Any:
+        self._key.append(name)
+        return self._plain(value)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, VirtualTensor):
+            return self._handle(value)
+        if isinstance(value, list | tuple):
+            self._key.append((len(value),))
+            return [self._plain(each) for each in value]
+        if isinstance(value, torch.Tensor):
+            self._refuse_mixed(value)
+            self._key.append(("host", value.dtype))
+            return value
+        self._key += (type(value), value)  # 1, 1.0 and True are equal, and make different types
+        return value
+
+    def _handle(self, tensor: VirtualTensor) -> Handle:
+        handle = tensor.handle
+        place = self._places.setdefault(handle.number, len(self._places))
+        if place == len(self.given):
+            self.given.append(tensor)
+        self._key += (tensor.look, place)
+        return handle
+
+    def _refuse_mixed(self, tensor: torch.Tensor) -> None:
+        """As on a GPU: a tensor of the host's may only be a number of no dimensions."""
+        if tensor.dim():
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found one on {tensor.device} and one on virtual:0 "
+                f"(in {self.function})."
+            )
+
+
 class Driver:
-    """Sends what the program does to the engine, and waits for the answer: the engine's clock, not this waiting, says what it costs."""
+    """Sends what the program does to the engine. What a call costs says the engine's clock, not the time that this process waits for an answer.
+
+    It waits for none where it knows what the result looks like, as after the first of many steps that are alike.
+    """
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
         self._engine = Frames(sock)
         self._folder = str(folder)
+        self.forked = False
         self._lock = threading.RLock()
         self._released: list[int] = []
         self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
         self._under_way: dict[int, torch.Tensor] = {}
         """Targets of copies that the program did not wait for: until one arrives, its target holds what it held."""
         self._collections = 0
+        self._foreseen: dict[Any, Foreseen] = {}
+        self._free_bytes = 0
+        """Of the device's memory at least."""
+        self._lowest = 0
+        """The last number of a tensor that the engine has not numbered: those are below zero."""
+
+    def leave(self) -> None:
+        """In a forked process: what is queued is its parent's to send, and so is all else."""
+        self.forked = True
+        self._engine.sock.close()
 
     def let_go(self, number: int) -> None:
         """Called when a tensor dies; the engine hears of it with the next call."""
@@ -99,16 +208,20 @@ class Driver:
     def ask(self, name: str, *args: Any) -> Any:
         """The engine's answer to a call. Raises what the operator raised."""
         with self._lock:
-            released, self._released = self._released, []
-            collections, self._collections = self._collections, 0
-            self._engine.send(encode([name, released, collections, *args]))
+            self._engine.send(self._message(name, args))
             right, *answer = decode(self._engine.receive())
             if right:
-                for number, data in answer[1]:
+                result, arrived, self._free_bytes = answer
+                for number, data in arrived:
                     self._under_way.pop(number).copy_(data)
-                return answer[0]
+                return result
         kind, words = answer
         raise _ERRORS.get(kind, RuntimeError)(words)
+
+    def _message(self, name: str, args: Sequence[Any]) -> bytes:
+        released, self._released = self._released, []
+        collections, self._collections = self._collections, 0
+        return encode([name, released, collections, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """An operator with a tensor of the device's, or one that makes one."""
@@ -121,12 +234,38 @@ class Driver:
             return self._copy(*args, **kwargs)
         if packet is aten.is_pinned:
             return False
-        self._refuse_mixed(function, args, kwargs)
-        tensors = {tensor.handle.number: tensor for tensor in _leaves(args, kwargs)}
-        plain_args, plain_kwargs = replace((args, kwargs), _handle_of)
-        plain_kwargs.pop("pin_memory", None)
-        answer = self.ask("call", packet.__name__, function._overloadname, plain_args, plain_kwargs, self.line())
-        return self._result(answer, function, tensors)
+        return self._call(Call(function, args, kwargs))
+
+    def _call(self, call: Call) -> Any:
+        message = call.message(self.line())
+        with self._lock:
+            foreseen = self._foreseen.get(call.signature)
+            if foreseen and foreseen.nbytes <= self._free_bytes and not self._under_way:
+                return self._launch(call, message, foreseen)
+            results, numbers = _results(self.ask("call", *message), call)
+            if is_foreseeable(call.function) and (known := _foreseen(results)):
+                self._foreseen[call.signature] = known
+            return self._values(results, call, numbers)
+
+    def _launch(self, call: Call, message: list[Any], foreseen: Foreseen) -> Any:
+        """Nobody waits: this call can neither fill the device nor be the one after which a copy has arrived."""
+        numbers = range(self._lowest - 1, self._lowest - 1 - foreseen.new, -1)
+        self._engine.queue(self._message("launch", [*message, list(numbers)]))
+        self._lowest -= foreseen.new
+        self._free_bytes -= foreseen.nbytes
+        return self._values(foreseen.results, call, numbers)
+
+    def _values(self, results: Any, call: Call, numbers: Iterable[int]) -> Any:
+        """A nest of results as tensors: the argument itself where an operator worked in place; new ones have these numbers."""
+        free = iter(numbers)
+
+        def value(result: Any) -> Any:
+            if isinstance(result, Argument):
+                call.given[result.place].look = result.look
+                return call.given[result.place]
+            return VirtualTensor(next(free), result, self) if isinstance(result, Look) else result
+
+        return replace(results, value)
 
     def line(self) -> str:
         """The program's own line that is running, `file(line): function`: of the launching thread, also while autograd's runs."""
@@ -144,40 +283,26 @@ class Driver:
         """Whether `pin` made it, or it is a view of such a one."""
         return any(each is not None and id(each) in self._pinned for each in (tensor, tensor._base))
 
-    def _result(self, answer: Any, function: Any, tensors: dict[int, VirtualTensor]) -> Any:
-        returns = function._schema.returns
-        if isinstance(answer, list) and len(returns) > 1:
-            return tuple(self._value(value, tensors) for value in answer)
-        return self._value(answer, tensors)
-
-    def _value(self, value: Any, tensors: dict[int, VirtualTensor]) -> Any:
-        """A described tensor as ours: the argument itself where an operator worked in place."""
-        if isinstance(value, list) and _is_described(value):
-            described = Described(*value)
-            own = tensors.get(described.number)
-            return VirtualTensor(described, self) if own is None else own
-        return [self._value(each, tensors) for each in value] if isinstance(value, list) else value
-
     def _to_copy(self, source: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         dtype, blocking = kwargs.get("dtype"), not kwargs.get("non_blocking", False)
         if not isinstance(source, VirtualTensor):
             pinned = self.is_pinned(source)
             answer = self.ask("upload", source, dtype, pinned, blocking, self.line())
-            uploaded: torch.Tensor = self._value(answer, {})
-            return uploaded
+            number, look = _described(answer)
+            return VirtualTensor(number, look, self)
         if device is not None and device.type != NAME:
             target = None if blocking else torch.zeros(source.shape, dtype=source.dtype)
             host = self._download(source, target, blocking=blocking)
             return host if dtype is None else host.to(dtype)
         kept = {key: kwargs[key] for key in ("dtype", "memory_format") if kwargs.get(key) is not None}
-        answer = self.ask("call", "_to_copy", "default", [source.handle], kept, self.line())
-        return VirtualTensor(Described(*answer), self)
+        copied: torch.Tensor = self._call(Call(aten._to_copy.default, [source], kept))
+        return copied
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         blocking = not non_blocking
         if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
-            self.ask("call", "copy_", "default", [target.handle, source.handle], {}, self.line())
+            self._call(Call(aten.copy_.default, [target, source], {}))
         elif isinstance(target, VirtualTensor):
             self.ask("overwrite", target.handle, source, self.is_pinned(source), blocking, self.line())
         else:
@@ -194,27 +319,40 @@ class Driver:
             self._under_way[data] = target
             return target
 
-    @staticmethod
-    def _refuse_mixed(function: Any, args: Any, kwargs: Any) -> None:
-        """As on a GPU: a tensor of the host's may only be a number of no dimensions."""
-        for tensor in leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, VirtualTensor) and tensor.dim():
-                raise RuntimeError(
-                    f"Expected all tensors to be on the same device, but found one on {tensor.device} and one on virtual:0 "
-                    f"(in {function})."
-                )
+
+def _described(answer: list[Any]) -> tuple[int, Look]:
+    number, shape, stride, offset, dtype = answer
+    return number, Look(tuple(shape), tuple(stride), offset, dtype)
 
 
-def _leaves(args: Any, kwargs: Any) -> list[VirtualTensor]:
-    return [value for value in leaves((args, kwargs)) if isinstance(value, VirtualTensor)]
+def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
+    """An answer as a nest of `Argument`, `Look` and values, a tuple where the operator has several results; and the numbers of its new tensors."""
+    numbers: list[int] = []
+    results = _read(answer, call, numbers)
+    several = isinstance(results, list) and len(call.function._schema.returns) > 1
+    return tuple(results) if several else results, numbers
 
 
-def _handle_of(value: Any) -> Any:
-    return value.handle if isinstance(value, VirtualTensor) else value
+def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
+    """A function of its own: one that calls itself from inside another is a cycle, and would keep the call's tensors until the next collection."""
+    if not isinstance(answer, list):
+        return answer
+    if len(answer) != 5 or not isinstance(answer[4], str):
+        return [_read(each, call, numbers) for each in answer]
+    number, look = _described(answer)
+    if (place := call.place(number)) is not None:
+        return Argument(place, look)
+    numbers.append(number)
+    return look
 
 
-def _is_described(value: list[Any]) -> bool:
-    return len(value) == 5 and isinstance(value[4], str)
+def _foreseen(results: Any) -> Foreseen | None:
+    """None where there is a value among the results: another call may have another."""
+    found = list(leaves(results))
+    if not all(result is None or isinstance(result, Argument | Look) for result in found):
+        return None
+    new = [result for result in found if isinstance(result, Look)]
+    return Foreseen(results, len(new), sum(look.span_bytes() for look in new))
 
 
 def _own_line(frame: FrameType | None, folder: str) -> str:
@@ -236,7 +374,8 @@ class _Module:
         return True
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        """As with CUDA, the device is the main process's: a loader's worker that seeds its generators leaves the device's alone."""
+        return _driver().forked
 
     def _lazy_init(self) -> None:
         """There is nothing to initialise."""
@@ -285,6 +424,7 @@ def install(sock: socket.socket, folder: Path) -> Driver:
     library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # torch publishes no types for it
     library.fallback(lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1")
     _KEPT.append(library)
+    os.register_at_fork(after_in_child=driver.leave)
     _replace_pinning(driver)
     _count_collections(driver)
     return driver

@@ -50,7 +50,7 @@ class Described(msgspec.Struct, frozen=True, array_like=True):
 
 def encode(value: Any) -> bytes:
     """A message's body. Raises TypeError for a value that has no form on the wire."""
-    return _ENCODER.encode(_plain(value))
+    return _ENCODER.encode(value)
 
 
 def decode(body: bytes) -> Any:
@@ -83,18 +83,9 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _plain(value: Any) -> Any:
-    """Containers as lists and dicts, subclasses such as torch.Size included."""
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return value
-
-
 def _extend(value: Any) -> msgspec.msgpack.Ext:
     if isinstance(value, Handle):
-        return msgspec.msgpack.Ext(_HANDLE, struct.pack("<Q", value.number))
+        return msgspec.msgpack.Ext(_HANDLE, struct.pack("<q", value.number))
     if isinstance(value, torch.Tensor):
         return msgspec.msgpack.Ext(_DATA, _data(value))
     if isinstance(value, torch.dtype):
@@ -127,7 +118,7 @@ def _tensor(raw: bytes) -> torch.Tensor:
 def _narrow(code: int, data: memoryview) -> Any:
     raw = bytes(data)
     if code == _HANDLE:
-        return Handle(*struct.unpack("<Q", raw))
+        return Handle(*struct.unpack("<q", raw))
     if code == _DATA:
         return _tensor(raw)
     if code == _DTYPE:

@@ -12,7 +12,6 @@ import select
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +25,7 @@ from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
+from bottleneck_lab.measure.virtual_gpu.operators import is_composite
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 
 aten = torch.ops.aten
@@ -59,13 +59,34 @@ class Engine:
 
     def call(self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str) -> Any:
         """Runs one operator and returns its result, every tensor described. Raises LookupError for one that is refused, and what the operator raises."""
+        result, given = self._execute(name, overload, args, kwargs, line)
+        return replace(result, lambda value: self._describe(value, given, line))
+
+    def launch(
+        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str, numbers: list[int]
+    ) -> None:
+        """The same for a program that knows what the result looks like and does not wait: it has numbered the new tensors itself, below zero.
+
+        Raises LookupError for numbers that are not free, ValueError where there are not as many tensors, and what `call` raises.
+        """
+        result, given = self._execute(name, overload, args, kwargs, line)
+        made = [value for value in leaves(result) if isinstance(value, torch.Tensor) and id(value) not in given]
+        for number, tensor in zip(numbers, made, strict=True):
+            if number >= 0 or number in self._tensors:
+                raise LookupError(f"{number} is no free number for a tensor")
+            self._hold(number, tensor, line)
+
+    def _execute(
+        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
+    ) -> tuple[Any, dict[int, int]]:
+        """An operator's result, and the numbers of the tensors that it was given, by their identity."""
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
         result, flops, waits = _run(function, args, kwargs)
         self._account(function, (args, kwargs), result, flops, line, waits=waits)
         self._follow(given.values(), line)
-        return replace(result, lambda value: self._describe(value, given, line))
+        return result, given
 
     def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
         """A tensor of the host's as one of the device's."""
@@ -252,13 +273,6 @@ class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         return func(*args, **(kwargs or {}))
 
 
-@cache
-def is_composite(function: Any) -> bool:
-    """Whether PyTorch makes an operator up of others wherever autograd sees it."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
-
-
 def _is_view_of(result: Any, inputs: Any) -> bool:
     """Whether an operator such as `reshape` has made nothing new."""
     if not isinstance(result, torch.Tensor):
@@ -287,6 +301,7 @@ class Server:
         self._program, self._owner = Frames(program), Frames(owner)
         self._engine = Engine()
         self._calls = self._engine.calls()
+        self._failed: list[Any] | None = None
 
     def serve(self) -> None:
         """Says that it is there, then answers. Returns when the owner is gone, in the middle of an answer too: so a capture ends that is stopped."""
@@ -307,30 +322,47 @@ class Server:
             while (body := self._program.come()) is not None:
                 name, released, collections, *args = decode(body)
                 self._engine.let_go(released, collections)
-                answer = self._attempt(self._calls[name], args)
-                self._program.send(encode(answer))
+                if name == "launch":
+                    self._failed = self._failed or self._launch(args)
+                else:
+                    self._program.send(encode(self._answer(self._calls[name], args)))
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
             self._program.sock.close()
             return False
         return True
 
-    def _attempt(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """`[True, result, copies that have arrived]`, or `[False, kind, words]` of what went wrong with the call."""
-        try:
-            return [True, function(*args), self._engine.arrived()]
-        except OutOfMemory as error:
-            return [False, "OutOfMemoryError", str(error)]
-        except Exception as error:  # an operator may raise anything, and it is the program's
-            return [False, type(error).__name__, str(error)[:2000]]
+    def _launch(self, args: list[Any]) -> list[Any] | None:
+        """Runs an operator that nobody waits for. What goes wrong with it is told in answer to the next call, as a GPU does."""
+        answer = _attempt(self._engine.launch, args)
+        if answer[0]:
+            return None
+        _, kind, words = answer
+        return [False, kind, f"{words} (launched at {args[4]})" if len(args) > 4 else words]
+
+    def _answer(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
+        """`[True, result, copies that have arrived, bytes that are free]`, or `[False, kind, words]` of what went wrong with the call or one before."""
+        failed, self._failed = self._failed, None
+        answer = failed or _attempt(function, args)
+        return [*answer, self._engine.arrived(), self._engine.memory.free_bytes] if answer[0] else answer
 
     def _answer_owner(self, body: bytes) -> None:
         """Opens the books of a run, or closes and sends them."""
         question = msgspec.msgpack.decode(body, type=Begin | End)
         if isinstance(question, Begin):
             self._engine = Engine(question.spec, recording=question.recording)
-            self._calls = self._engine.calls()
+            self._calls, self._failed = self._engine.calls(), None
         else:
             self._owner.send(msgspec.msgpack.encode(self._engine.books()))
+
+
+def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:
+    """`[True, result]`, or `[False, kind, words]`."""
+    try:
+        return [True, function(*args)]
+    except OutOfMemory as error:
+        return [False, "OutOfMemoryError", str(error)]
+    except Exception as error:  # an operator may raise anything, and it is the program's
+        return [False, type(error).__name__, str(error)[:2000]]
 
 
 def main() -> None:

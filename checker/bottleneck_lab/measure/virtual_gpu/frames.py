@@ -7,6 +7,8 @@ import struct
 
 MAX_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 18
+_QUEUE_BYTES = 1 << 13
+"""Some dozens of calls: few calls to the system, and the other side has something to do meanwhile."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -20,10 +22,22 @@ class Frames:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._come = bytearray()
+        self._queued = bytearray()
+
+    def queue(self, body: bytes) -> None:
+        """A message that may travel with later ones, at the latest with the next that is sent. Raises OSError when the other side is gone."""
+        self._queued += _LENGTH.pack(len(body)) + body
+        if len(self._queued) >= _QUEUE_BYTES:
+            self._flush()
 
     def send(self, body: bytes) -> None:
-        """Sends one message. Raises OSError when the other side is gone."""
-        self.sock.sendall(_LENGTH.pack(len(body)) + body)
+        """Sends a message, and before it all that is queued. Raises OSError when the other side is gone."""
+        self._queued += _LENGTH.pack(len(body)) + body
+        self._flush()
+
+    def _flush(self) -> None:
+        queued, self._queued = self._queued, bytearray()
+        self.sock.sendall(queued)
 
     def receive(self) -> bytes:
         """The next message. Raises EOFError when the other side is gone, Malformed for a length that none has."""

@@ -42,6 +42,10 @@ class Memory:
     _holders: Counter[int] = field(default_factory=Counter)
     _sizes: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def free_bytes(self) -> int:
+        return self.capacity_bytes - self.allocated
+
     def hold(self, storage: int, nbytes: int) -> int:
         """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises OutOfMemory, and then holds nothing more."""
         size, known, before = -(-nbytes // ROUND_BYTES) * ROUND_BYTES, self._sizes.get(storage, 0), self.reserved
@@ -75,5 +79,5 @@ class Memory:
         mib = 1 << 20
         return (
             f"virtual GPU out of memory. Tried to allocate {nbytes / mib:.2f} MiB. The device has a total capacity of {self.capacity_bytes / mib:.2f} MiB, "
-            f"of which {(self.capacity_bytes - self.allocated) / mib:.2f} MiB are free; {self.allocated / mib:.2f} MiB are allocated."
+            f"of which {self.free_bytes / mib:.2f} MiB are free; {self.allocated / mib:.2f} MiB are allocated."
         )

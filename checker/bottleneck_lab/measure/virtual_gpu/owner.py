@@ -39,10 +39,13 @@ class EngineOwner:
             self._started = True
 
     def end(self) -> Books:
-        """Closes the books. Raises VerifierFault when the engine is gone."""
+        """Closes the books. Raises VerifierFault when the engine is gone, or a program had it write down what no book can hold."""
         self.wait_started()
         self._send(End())
-        return msgspec.msgpack.decode(self._receive(), type=Books)
+        try:
+            return msgspec.msgpack.decode(self._receive(), type=Books)
+        except msgspec.MsgspecError as error:
+            raise VerifierFault(f"The virtual GPU's books cannot be read: {error}") from None
 
     def _send(self, question: Begin | End) -> None:
         try:
