@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -235,6 +236,57 @@ def test_one_range_follows_another_without_a_hole(ranges):
         assert marked == ["queue begins", "queue ends", "preprocess begins", "preprocess ends", "request begins"]
     found.begin(None)
     assert marked[5:] == ["request ends", "postprocess begins", "postprocess ends"]
+
+
+def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
+    found, marked = ranges
+    batches = triton_capture.Batches(found)
+
+    async def batch(number, decoded, asked):
+        await decoded
+        batches.ask()
+        await asked
+        if number == 2:
+            raise ValueError(number)
+        return number
+
+    async def both():
+        (first, second), (one, two) = ([asyncio.Event() for _ in range(2)] for _ in range(2))
+        tasks = [
+            asyncio.create_task(batches.mark(batch(number, decoded.wait(), asked.wait())))
+            for number, decoded, asked in ((1, first, one), (2, second, two))
+        ]
+        for event in (first, second, one, two):
+            await asyncio.sleep(0)
+            event.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    answers = asyncio.run(both())
+    assert answers[0] == 1
+    assert isinstance(answers[1], ValueError)
+    begun = [name.removesuffix(" begins") for name in marked if name.endswith("begins")]
+    assert begun == [
+        *("preprocess", "preprocess") * 2,  # each batch to its first wait, then the thread waits for both
+        *("preprocess", "preprocess"),  # the first asks another model; the second is still being decoded
+        *("preprocess", "request to another model"),
+        *("postprocess", "request to another model"),  # the first ends
+        *("postprocess", "queue"),
+    ]
+
+
+def test_a_batch_that_is_given_up_is_no_longer_waited_for(ranges):
+    found, marked = ranges
+    batches = triton_capture.Batches(found)
+
+    async def given_up():
+        task = asyncio.create_task(batches.mark(asyncio.sleep(60)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(given_up())
+    assert marked[-1] == "queue begins"
 
 
 def test_a_thread_of_the_models_own_marks_its_requests_alone(ranges):
@@ -496,18 +548,37 @@ def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_not
     assert not list(Path("/dev/shm").glob(f"{server._shared}*"))
 
 
+def asynchronous(copy):
+    """The shipped repository, with the model that clients ask as coroutines."""
+    shutil.copytree(LAB.path / "models", copy)
+    model = copy / "classify" / "1" / "model.py"
+    code = model.read_text()
+    for old, new in (
+        ("    def execute(", "    async def execute("),
+        ("def infer(", "async def infer("),
+        ("zip(good, infer(np.stack(images)))", "zip(good, await infer(np.stack(images)))"),
+        ("request.exec()", "await request.async_exec()"),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    model.write_text(code)
+    return copy
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 @pytest.mark.parametrize(
     ("which", "marked"),
     [
         ("shipped", {"classify": {"queue", "preprocess", "request to another model", "postprocess"}}),
+        ("asynchronous", {"classify": {"queue", "preprocess", "request to another model", "postprocess"}}),
         ("solved", {"decode": {"queue", "preprocess"}}),
     ],
 )
 def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked, solved, triton, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    server = triton(LAB.path / "models" if which == "shipped" else solved, captured=True)
+    shipped = asynchronous(tmp_path / "models") if which == "asynchronous" else LAB.path / "models"
+    server = triton(solved if which == "solved" else shipped, captured=True)
     place, (good, _) = Place(server), pictures()
     place.ask(good)
     capturing = threading.Thread(target=server.capture, args=(1.5, tmp_path / "trace.json.gz"))

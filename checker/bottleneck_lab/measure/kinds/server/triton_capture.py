@@ -8,8 +8,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,68 @@ class Ranges(threading.local):
             yield
         finally:
             self.begin(after if was_open else None)
+
+
+class Batches:
+    """Marks what a thread does for batches that overlap on it, each a coroutine: a stretch between two waits is some batch's, and between stretches the
+    thread waits for all that are under way. A batch is in `preprocess` until it asks another model.
+    """
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._asked: dict[int, bool] = {}
+        self._running: int | None = None
+
+    def ask(self) -> None:
+        """The batch that runs now asks another model."""
+        if self._running is not None:
+            self._asked[self._running] = True
+
+    async def mark(self, batch: Coroutine[Any, Any, Any]) -> Any:
+        """Does a batch, marked."""
+        self._asked[id(batch)] = False
+        return await _Marked(batch, self)
+
+    @contextmanager
+    def stretch(self, number: int) -> Iterator[None]:
+        """From when a batch goes on to when it waits again, or ends."""
+        self._running = number
+        self._ranges.begin("postprocess" if self._asked[number] else "preprocess")
+        try:
+            yield
+        except BaseException:  # also its end
+            del self._asked[number]
+            raise
+        finally:
+            self._running = None
+            self._ranges.begin(self._waits_for())
+
+    def _waits_for(self) -> str:
+        if not self._asked:
+            return "queue"
+        return "request to another model" if all(self._asked.values()) else "preprocess"
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """A coroutine, stretch by stretch."""
+
+    batch: Coroutine[Any, Any, Any]
+    batches: Batches
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        move: Callable[[Any], Any] = self.batch.send
+        value: Any = None
+        try:
+            while True:
+                with self.batches.stretch(id(self.batch)):
+                    waited_for = move(value)
+                try:
+                    move, value = self.batch.send, (yield waited_for)
+                except BaseException as error:
+                    move, value = self.batch.throw, error
+        except StopIteration as end:
+            return end.value
 
 
 def capture_when_told(folder: Path, model: str) -> None:

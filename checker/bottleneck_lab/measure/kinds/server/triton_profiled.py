@@ -16,12 +16,13 @@ import torch
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # Triton brings it
 
 from bottleneck_lab.measure.kinds.requests import nvtx
-from bottleneck_lab.measure.kinds.server.triton_capture import LEARNERS, Ranges, capture_when_told
+from bottleneck_lab.measure.kinds.server.triton_capture import LEARNERS, Batches, Ranges, capture_when_told
 
 if nvtx.asked():
     nvtx.mark()
 _Model: Any = importlib.import_module(f"{__package__}.{LEARNERS}").TritonPythonModel
 _ranges = Ranges()
+_batches = Batches(_ranges)
 _MARKS_ITSELF = hasattr(_Model, "range_")
 if _MARKS_ITSELF:
     _Model.range_ = torch.profiler.record_function
@@ -29,13 +30,18 @@ if _MARKS_ITSELF:
 
 def _mark_requests() -> None:
     """Marks the time in which a model waits for another's answer. Triton's class is there only when models are loaded."""
-    ask = pb_utils.InferenceRequest.exec
+    ask, ask_later = pb_utils.InferenceRequest.exec, pb_utils.InferenceRequest.async_exec
 
     def marked(request: Any, *options: Any, **named: Any) -> Any:
+        _batches.ask()
         with _ranges.instead("request to another model", "postprocess"):
             return ask(request, *options, **named)
 
-    pb_utils.InferenceRequest.exec = marked
+    def marked_later(request: Any, *options: Any, **named: Any) -> Any:
+        _batches.ask()
+        return ask_later(request, *options, **named)
+
+    pb_utils.InferenceRequest.exec, pb_utils.InferenceRequest.async_exec = marked, marked_later
 
 
 class TritonPythonModel(_Model):  # type: ignore[misc]  # whatever the learner wrote
@@ -50,8 +56,8 @@ class TritonPythonModel(_Model):  # type: ignore[misc]  # whatever the learner w
 
     def execute(self, requests: list[Any]) -> Any:
         """Called with the requests that Triton has put into a batch."""
-        if inspect.iscoroutinefunction(super().execute):  # batches overlap on one thread: no telling what is whose
-            return super().execute(requests)
+        if inspect.iscoroutinefunction(super().execute):
+            return _batches.mark(super().execute(requests))
         _ranges.begin(None if _MARKS_ITSELF else "preprocess")
         try:
             return super().execute(requests)
