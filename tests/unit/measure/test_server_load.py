@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from PIL import Image
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.measure.kinds.requests import figures
 from bottleneck_lab.measure.kinds.requests.level import Level, Load
-from bottleneck_lab.measure.kinds.requests.load import LOST
+from bottleneck_lab.measure.kinds.requests.load import LOST, go_first
 from bottleneck_lab.measure.kinds.requests.local import compare
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.kinds.requests.messages import Messages, message
@@ -211,3 +212,28 @@ def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
     assert max_batch_of(entry) == 16
     entry.write_text("SIZE = 16\n")
     assert max_batch_of(entry) is None
+
+
+@pytest.mark.parametrize(
+    ("refused", "done"),
+    [
+        ((), [("sched_setscheduler", os.SCHED_FIFO)]),
+        (("sched_setscheduler",), [("setpriority", -10)]),
+        (("sched_setscheduler", "setpriority"), []),
+    ],
+)
+def test_the_generator_goes_before_other_programs_as_far_as_it_may(refused, done, monkeypatch):
+    told = []
+
+    def stand_in(name, place):
+        def call(*arguments):
+            if name in refused:
+                raise PermissionError(name)
+            told.append((name, arguments[place]))
+
+        monkeypatch.setattr(os, name, call)
+
+    stand_in("sched_setscheduler", 1)
+    stand_in("setpriority", 2)
+    go_first()
+    assert told == done
