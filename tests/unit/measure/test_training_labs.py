@@ -52,11 +52,14 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     shorter, changed = re.subn(r"(BATCH, STEPS, LOG_EVERY = \d+), \d+,", r"\1, 10,", recipe)
     assert changed == 1
     (folder / "recipe.py").write_text(shorter, encoding="utf-8")
+    with (folder / "train.py").open("a", encoding="utf-8") as script:
+        script.write("\n\nimport atexit\n\natexit.register(print, 'goodbye')\n")
     with Janitor() as janitor:
         settings = kind_of(lab).settings(lab, "virtual")
         context = Context(lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None)
         said: list[str] = []
         assert kind_of(lab).profile(context, folder / "trace.json.gz", said.append) == 0, said
+    assert said[-1] == "goodbye\n", "what a script does at its end is done"
     return lab, summarise(load(folder / "trace.json.gz"))
 
 
