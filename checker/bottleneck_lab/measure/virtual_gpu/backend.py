@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -355,11 +356,16 @@ def _foreseen(results: Any) -> Foreseen | None:
     return Foreseen(results, len(new), sum(look.span_bytes() for look in new))
 
 
+@cache
+def _file_name(path: str) -> str:
+    return Path(path).name
+
+
 def _own_line(frame: FrameType | None, folder: str) -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(folder):
-            return f"{Path(file).name}({frame.f_lineno}): {frame.f_code.co_name}"
+            return f"{_file_name(file)}({frame.f_lineno}): {frame.f_code.co_name}"
         frame = frame.f_back
     return ""
 
