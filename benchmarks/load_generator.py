@@ -1,6 +1,6 @@
 """The load generator of server labs beside MLPerf's LoadGen, on the same server: does either find another knee? And does it keep its schedule?
 
-    python benchmarks/load_generator.py            # the schedule at 500 requests/s, then both knees
+    python benchmarks/load_generator.py            # the schedule at 500 requests/s beside filled cores, then both knees
     python benchmarks/load_generator.py --seconds 8 --rounds 3
 
 The server answers one request after another, each in 4 ms: its latency at any rate follows from queueing theory, and no core is short. At each rate LoadGen
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import queue
 import re
 import socket
@@ -39,6 +40,7 @@ SERVICE_S, QUICK_S = 0.004, 0.0005
 """Of the server whose knee is looked for, and of one that keeps up with any schedule here."""
 BOUND_MS = 50.0
 RATES = [150.0, 170.0, 190.0, 210.0, 230.0]
+AUDITS = 4
 REPLY = b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"scores": [1]}'
 
 
@@ -173,15 +175,42 @@ def compare(load: Load, strips: Strips, address: str, seconds: float, rounds: in
     print(f"\nknees apart: {abs(knees[0] / knees[1] - 1):.1%}")
 
 
-def audit(load: Load, address: str, seconds: float, rounds: int, rate: float = 500.0) -> None:
+def spin() -> None:
+    """Fills a core."""
+    while True:
+        pass
+
+
+@contextmanager
+def filled_cores() -> Iterator[None]:
+    """As many programs that never rest as there are cores, which the server under load is to a generator on the same machine."""
+    others = [multiprocessing.Process(target=spin, daemon=True) for _ in os.sched_getaffinity(0)]
+    for each in others:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in others:
+            each.kill()
+            each.join()
+
+
+def stolen_s() -> float:
+    """Seconds of all cores that a hypervisor has kept to itself (proc(5))."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def audit(load: Load, address: str, seconds: float, rate: float = 500.0) -> None:
     """Prints how well the generator keeps its schedule, in turns as it is and as a program like any other."""
-    for _ in range(rounds):
-        for urgent, how in ((True, "before other programs"), (False, "like any other     ")):
+    for _ in range(AUDITS):
+        for urgent, how in ((True, "before other programs"), (False, "like any other")):
+            began_s = stolen_s()
             level = load.open(address, rate, seconds, time.sleep, urgent=urgent)
             late_ms = np.quantile(level.lateness_s(), [0.5, 0.99]) * 1000
             sent = f"{(level.sent_ns > 0).sum()} of {len(level.sent_ns)} requests sent"
             late = f"late by {late_ms[0]:.2f} ms (median), {late_ms[1]:.2f} ms (p99)"
-            print(f"at {rate:.0f}/s, {how}: {sent}, {late}; {level.cores:.2f} cores", flush=True)
+            stolen = f"{stolen_s() - began_s:.2f} s stolen"
+            print(f"at {rate:.0f}/s, {how}: {sent}, {late}; {level.cores:.2f} cores; {stolen}", flush=True)
 
 
 def main() -> None:
@@ -194,8 +223,8 @@ def main() -> None:
         folder = Path(name)
         strips = small_strips(folder)
         load = Load(folder / "load", strips, janitor, np.random.default_rng(1))
-        with server(folder, QUICK_S) as address:
-            audit(load, address, options.seconds, options.rounds)
+        with server(folder, QUICK_S) as address, filled_cores():
+            audit(load, address, options.seconds)
         with server(folder, SERVICE_S) as address:
             compare(load, strips, address, options.seconds, options.rounds)
 
