@@ -96,7 +96,7 @@ def test_the_hash_leaves_caches_out(content):
     lab = catalog.find_lab("slow")
     before = lab.content_hash()
     for name in ("__pycache__", ".cache"):
-        (lab.path / name).mkdir()
+        (lab.path / name).mkdir(exist_ok=True)
         (lab.path / name / "file").write_text("x")
     assert lab.content_hash() == before
 
