@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HERE := not slow and not gpu and not nsys
-SHARED := -n 4 --dist loadscope --no-loadscope-reorder
+SHARED := -n 3 --dist loadscope --no-loadscope-reorder
 GPU_VENV := build/gpu/venv
 GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psutil, pytest, pytest_timeout, rich, torchvision, typer, bottleneck_lab.measure.worker
 

@@ -12,6 +12,7 @@ wrong, 3 steps are left, 4 no CUDA device (nothing is changed).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -101,6 +102,7 @@ def run(command: list[str], limit_s: float) -> Ran:
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
     adopt_orphans(True)
+    bystanders = children()
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
         try:
@@ -108,15 +110,25 @@ def run(command: list[str], limit_s: float) -> Ran:
         except subprocess.TimeoutExpired:
             return Ran(None, f"not done after {limit_s:.0f} s")
         finally:
-            end(process)
+            end(process, bystanders)
         for file in (out, err):
             file.seek(0)
         said = out.read()
         return Ran(process.returncode, said if process.returncode == 0 else (said + err.read())[-4000:])
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it would go on using the GPU."""
+def children() -> set[Any]:
+    """This process's own, as psutil has them."""
+    import psutil
+
+    return set(psutil.Process().children())
+
+
+def end(process: subprocess.Popen[bytes], bystanders: set[Any]) -> None:
+    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it would go on using the GPU.
+
+    `bystanders`: children of this process that were there before the step.
+    """
     import psutil
 
     process.terminate()
@@ -125,9 +137,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    left = psutil.Process().children(recursive=True)
+    left = []
+    for orphan in children() - bystanders:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left += [orphan, *orphan.children(recursive=True)]
     for orphan in psutil.wait_procs(left, ORPHANS_S)[1]:
-        orphan.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
     psutil.wait_procs(left, GRACE_S)
 
 

@@ -178,14 +178,20 @@ gpu = sys.modules["gpu_script"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gpu)
 gpu.ORPHANS_S = 0.1
 step = [sys.executable, "-c", sys.argv[2]]
+bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(gpu.run([*step, "0", "/dev/null"], 60).output.strip())
+bystanders = gpu.children()
 stays = subprocess.Popen([*step, "600", sys.argv[3]], stdout=subprocess.PIPE, text=True)
 print(stays.stdout.readline().strip())
-gpu.end(stays)
+gpu.end(stays, bystanders)
+alive = bystander.poll() is None
+bystander.kill()
+sys.exit(not alive)
 """
 
 
 def test_nothing_of_a_step_outlives_it_and_one_that_is_stopped_tidies_up(tmp_path):
+    """What was there before it does."""
     tidied = tmp_path / "tidied"
     harness = [sys.executable, "-c", HARNESS, str(ROOT / "scripts" / "gpu.py"), STEP, str(tidied)]
     done = subprocess.run(harness, capture_output=True, text=True, check=True)
