@@ -137,6 +137,17 @@ def test_sigterm_ends_it_at_once(tmp_path):
     first.stdout.close()
 
 
+def test_a_signal_that_interrupts_no_read_is_handled(tmp_path):
+    """As one is that comes just before the read: here another thread gets it."""
+    elsewhere = "threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()"
+    script = STREAMS.replace("with Janitor", f"import threading\n{elsewhere}\nwith Janitor")
+    first = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(first.stdout.readline()))
+    assert first.wait(30) == 143
+    assert soon(lambda: not lives(child))
+    first.stdout.close()
+
+
 def test_signals_in_the_first_moments_leave_nothing(tmp_path):
     """One each half millisecond from before the start on."""
     for after_us in range(0, 12_000, 500):

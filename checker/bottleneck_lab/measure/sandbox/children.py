@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -14,6 +17,8 @@ from typing import Any
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 OnLine = Callable[[str], object]
+LOOK_S = 1.0
+"""How long a read may block: a signal that comes just before a blocking call is handled when that returns."""
 
 
 @contextlib.contextmanager
@@ -70,8 +75,6 @@ def stream(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             env={**os.environ, **environment},
             start_new_session=True,
             pass_fds=fds,
@@ -80,7 +83,7 @@ def stream(
             janitor.follow(process.pid)
             release()
             threading.Thread(target=_end_what_is_left, args=(process,), daemon=True).start()
-            for line in process.stdout or ():
+            for line in _lines(process):
                 on_line(line)
             return process.wait()
         finally:
@@ -91,12 +94,29 @@ def stream(
                 process.stdout.close()
 
 
-def _end_what_is_left(process: subprocess.Popen[str]) -> None:
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """A process's output as text, line by line, until nobody holds it open."""
+    assert process.stdout is not None
+    text, begun = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True), ""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        data = b"any"
+        while data:
+            if not selector.select(LOOK_S):
+                continue
+            data = os.read(process.stdout.fileno(), 1 << 16)
+            *whole, begun = (begun + text.decode(data, final=not data)).split("\n")
+            yield from (f"{line}\n" for line in whole)
+    if begun:
+        yield begun
+
+
+def _end_what_is_left(process: subprocess.Popen[bytes]) -> None:
     """What a command leaves in the background holds its output open."""
     process.wait()
     _kill_group(process)
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
