@@ -19,7 +19,7 @@ from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 
 
-class Forgetful(dict):  # type: ignore[type-arg]
+class Forgetful(dict):  # type: ignore[type-arg]  # of whatever the driver keeps
     """Nothing is foreseen, so that every call waits for its answer."""
 
     def __setitem__(self, key: object, value: object) -> None: ...

@@ -32,7 +32,7 @@ class Range(contextlib.ContextDecorator):
         import torch
 
         if self._open.pop():
-            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]  # as above
 
 
 def asked() -> bool:
@@ -46,7 +46,7 @@ def mark() -> None:
 
     if torch.version.cuda is None:
         raise RuntimeError("This PyTorch is built without CUDA, and so without NVTX: nsys would see nothing of it.")
-    torch.profiler.record_function = Range  # type: ignore[assignment,misc]
+    torch.profiler.record_function = Range  # type: ignore[assignment,misc]  # a class is put in another's place
     os.environ[VARIABLE] = "1"
 
 
