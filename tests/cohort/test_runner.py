@@ -43,6 +43,7 @@ def outcomes(room) -> list[str]:
     return [json.loads(row.document)["outcome"] for row in room.rows(tables.verdicts)]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_what_is_handed_in_comes_to_its_verdict(room):
     for number, word in enumerate(("right", "wrong", "hostile", "undecided", "broken", "dies")):
         room.submit(room.join(f"learner {number}")[1], f"# {word}\n")
@@ -122,6 +123,7 @@ with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     return subprocess.Popen([sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True)
 
 
+@pytest.mark.parametrize("database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True)
 def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_path):
     room.cohort.database.clock = time.time
     with room.cohort.database.writing() as connection:

@@ -185,6 +185,7 @@ def picture(page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
+@pytest.mark.parametrize("database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True)
 def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_url, request):
     """`kill -9` of server, runner and, where it is a server, database: again and again, while eight learners submit and try again."""
     database = request.getfixturevalue("postgresql") if database_url else None

@@ -13,7 +13,7 @@ from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.trace.load import load
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 
