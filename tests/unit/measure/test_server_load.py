@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import itertools
 import os
 import socket
 import threading
@@ -17,11 +19,13 @@ from PIL import Image
 
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.measure.kinds.requests import figures
+from bottleneck_lab.measure.kinds.requests import stolen as measured
 from bottleneck_lab.measure.kinds.requests.level import Level, Load
-from bottleneck_lab.measure.kinds.requests.load import LOST, go_first
+from bottleneck_lab.measure.kinds.requests.load import LOST, Generator, Plan, go_first
 from bottleneck_lab.measure.kinds.requests.local import compare
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.kinds.requests.messages import Messages, message
+from bottleneck_lab.measure.kinds.requests.stolen import Stolen
 from bottleneck_lab.measure.kinds.server.device import levels
 from bottleneck_lab.measure.kinds.server.judging import seen_by_model
 from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
@@ -149,14 +153,89 @@ def test_bad_requests_are_sent_as_planned(load, tmp_path):
     assert len(server.bodies) == len(level.status) - 1, "who leaves does not finish the upload"
 
 
-def made_up(latencies_s, gap_s=0.01, late_s=0.0, cores=0.1) -> Level:
+def test_what_is_due_goes_before_what_has_come(tmp_path):
+    address, ticks = str(tmp_path / "s"), itertools.count(1)
+    plan, messages = Plan(address, "", due_ns=[0] * 4), Messages([HEAD], np.zeros((1, 1), int))
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(address)
+        listener.listen(8)
+        generator = Generator(plan, messages, lambda: next(ticks))
+        for _ in plan.due_ns:
+            generator._send(0)
+            client = stack.enter_context(listener.accept()[0])
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1")
+        answered = []
+        for until in (0, 0, 10**9):
+            generator._wait(until)
+            answered.append(sum(status == 200 for status in generator.status))
+        for connection in generator._idle:
+            connection.sock.close()
+    assert answered == [1, 2, 4]
+
+
+class Machine:
+    """A clock, and what a kernel says of a thread and of all cores. `passes` lets time pass, ms: of it, so much as used, so much as stolen."""
+
+    def __init__(self) -> None:
+        self.now, self.used, self.stolen_s = 0, 0, 0.0
+
+    def passes(self, ms, used=0.0, stolen=0.0):
+        self.now += round(ms * MS)
+        self.used += round(used * MS)
+        self.stolen_s += stolen / 1000
+
+    def watch(self):
+        return Stolen(lambda: self.now, lambda: self.used, lambda: self.stolen_s)
+
+
+MS = 1_000_000
+
+
+def test_time_in_which_a_thread_neither_ran_nor_slept_was_stolen():
+    machine = Machine()
+    stolen = machine.watch()
+    machine.passes(20, used=8, stolen=12)  # it had something to do
+    stolen.ran()
+    machine.passes(30, stolen=5)  # it slept until 45, and woke at 50
+    stolen.slept(45 * MS)
+    machine.passes(10, used=10)
+    stolen.ran()
+    begin, end = np.array([0, 10, 25, 45, 50]) * MS, np.array([20, 20, 45, 50, 60]) * MS
+    assert stolen.between(begin, end) / MS == pytest.approx([12, 6, 0, 5, 0], abs=0.01)
+
+
+def test_what_no_hypervisor_took_was_not_stolen():
+    machine = Machine()
+    stolen = machine.watch()
+    machine.passes(20, used=2, stolen=9)  # the kernel says less than this looks like
+    stolen.ran()
+    assert stolen.between(np.array([0]), np.array([20 * MS])) / MS == pytest.approx([9], abs=0.01)
+    machine = Machine()
+    stolen = machine.watch()
+    machine.passes(20, used=19.9)
+    stolen.ran()
+    assert stolen.between(np.array([0]), np.array([20 * MS])) == [0]
+
+
+def test_where_the_kernel_says_nothing_nothing_was_stolen(monkeypatch, tmp_path):
+    monkeypatch.setattr(measured, "SCHEDSTAT", tmp_path / "none")
+    monkeypatch.setattr(measured, "STAT", tmp_path / "none")
+    stolen = Stolen()
+    time.sleep(0.01)
+    stolen.ran()
+    assert stolen.between(np.array([0]), np.array([time.monotonic_ns()])) == [0]
+
+
+def made_up(latencies_s, gap_s=0.01, late_s=0.0, cores=0.1, stolen_s=0.0) -> Level:
     """A level whose requests were due one after the other and took so long; infinite: never answered."""
     begun = (1e9 + np.arange(len(latencies_s)) * gap_s * 1e9).astype(np.int64)
     answered = np.isfinite(latencies_s)
     ended = np.where(answered, begun + np.where(answered, latencies_s, 0) * 1e9, 0).astype(np.int64)
     status = np.where(answered, 200, LOST)
     sent = begun + int(late_s * 1e9)
-    return Level(np.zeros((len(begun), 8), np.int64), begun, sent, ended, status, [b""] * len(begun), cores)
+    stolen = np.full(len(begun), int(stolen_s * 1e9))
+    return Level(np.zeros((len(begun), 8), np.int64), begun, sent, ended, status, [b""] * len(begun), cores, stolen)
 
 
 def test_each_window_of_an_open_loop_has_its_own_p99():
@@ -168,7 +247,9 @@ def test_each_window_of_an_open_loop_has_its_own_p99():
 
 def test_a_generator_that_was_late_or_busy_says_so():
     assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1))) is None
-    assert "late" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.05))
+    assert "2.0 ms late" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.002))
+    assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)) is None
+    assert "hypervisor" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.05, stolen_s=0.0495))
     assert "cores" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), cores=0.95))
 
 
@@ -180,6 +261,11 @@ def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
         said
         == "The load generator sent 190 of 200 requests, one in a hundred more than 2.4 ms late, on 0.30 cores at most."
     )
+
+
+def test_the_generator_says_what_a_hypervisor_took_from_it():
+    said = figures.audit([made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)])
+    assert "more than 9.0 ms late (0.5 ms without what a hypervisor took), on" in said
 
 
 def test_where_nothing_is_answered_no_loops_are_compared():

@@ -17,8 +17,8 @@ WINDOW_S = 2.5
 """Of an open loop: each gives one p99."""
 NEVER_S = 60.0
 """What a request without an answer is said to have waited: longer than anybody does."""
-TARDY_S = 0.010
-"""A generator that is later than this in one of a hundred requests has not kept its schedule."""
+TARDY_S, HELD_UP_S = 0.001, 0.010
+"""A generator that is later than this in one of a hundred requests has not kept its schedule: of itself, and with what a hypervisor took from it."""
 GREEDY_CORES = 0.8
 """A generator that needs as much has little left to be faster with."""
 
@@ -50,16 +50,35 @@ def audit(levels: Sequence[Level]) -> str:
     """What the generator says of itself over all levels, as a sentence: what it sent of what was due, how late (p99), and what it used of the machine."""
     due = sum(len(level.sent_ns) for level in levels)
     sent = sum(int((level.sent_ns > 0).sum()) for level in levels)
-    late_ms = 1000 * np.quantile(np.concatenate([level.lateness_s() for level in levels]), 0.99) if sent else 0.0
+    late_ms, own_ms = (
+        1000 * p99_s(np.concatenate(each))
+        for each in ([level.lateness_s() for level in levels], [level.own_lateness_s() for level in levels])
+    )
+    own = f" ({own_ms:.1f} ms without what a hypervisor took)" if late_ms - own_ms >= 0.1 else ""
     cores = max((level.cores for level in levels), default=0.0)
-    return f"The load generator sent {sent} of {due} requests, one in a hundred more than {late_ms:.1f} ms late, on {cores:.2f} cores at most."
+    return f"The load generator sent {sent} of {due} requests, one in a hundred more than {late_ms:.1f} ms late{own}, on {cores:.2f} cores at most."
+
+
+def p99_s(late_s: Any) -> float:
+    """The 99th percentile of how late requests were sent, 0 where none was."""
+    return float(np.quantile(late_s, 0.99)) if len(late_s) else 0.0
 
 
 def bottleneck_of_its_own(level: Level) -> str | None:
     """Why the generator, and not the server, may have set the figures of a level; None where it kept its schedule with room to spare."""
-    late_s = float(np.quantile(level.lateness_s(), 0.99)) if len(level.lateness_s()) else 0.0
-    if late_s > TARDY_S:
-        return f"the load generator sent one request in a hundred more than {late_s * 1000:.0f} ms late"
-    if level.cores > GREEDY_CORES:
-        return f"the load generator needed {level.cores:.1f} cores itself"
+    return tardy(level) or greedy(level)
+
+
+def tardy(level: Level) -> str | None:
+    """How late the generator sent requests, if it did not keep its schedule."""
+    own_s, late_s = p99_s(level.own_lateness_s()), p99_s(level.lateness_s())
+    if own_s > TARDY_S:
+        return f"the load generator sent one request in a hundred more than {own_s * 1000:.1f} ms late"
+    if late_s > HELD_UP_S:
+        return f"a hypervisor held up the load generator, which sent one request in a hundred more than {late_s * 1000:.0f} ms late"
     return None
+
+
+def greedy(level: Level) -> str | None:
+    """What the generator took of the machine, if that was much."""
+    return f"the load generator needed {level.cores:.1f} cores itself" if level.cores > GREEDY_CORES else None

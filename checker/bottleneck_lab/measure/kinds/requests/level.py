@@ -34,6 +34,7 @@ class Level:
     """What came of a level, an array entry a request: when it was due, sent and answered (ns; 0: never), HTTP status, body.
 
     `asked`: what was sent, as the source of the requests drew it. `cores`: what the generator itself used of the machine.
+    `stolen_ns`: how much of the time from due to sent a hypervisor kept the generator from running.
     """
 
     asked: Array
@@ -43,6 +44,7 @@ class Level:
     status: Array
     replies: list[bytes]
     cores: float
+    stolen_ns: Array | int = 0
 
     def latencies_s(self) -> Array:
         """Seconds from when each was due to its answer; infinite where there was none."""
@@ -55,9 +57,15 @@ class Level:
         return float(in_time.sum()) / seconds
 
     def lateness_s(self) -> Array:
-        """Seconds from when each was due to when it was sent, of those that were sent: the generator's own delay."""
-        sent = self.sent_ns > 0
-        late: Array = (self.sent_ns[sent] - self.begun_ns[sent]) / 1e9
+        """Seconds from when each was due to when it was sent, of those that were sent."""
+        return self._late_s(0)
+
+    def own_lateness_s(self) -> Array:
+        """The same, without what a hypervisor took: the generator's own delay."""
+        return self._late_s(self.stolen_ns)
+
+    def _late_s(self, excused_ns: Array | int) -> Array:
+        late: Array = (self.sent_ns - self.begun_ns - excused_ns)[self.sent_ns > 0] / 1e9
         return late
 
 
@@ -148,5 +156,6 @@ def _read(path: Path, asked: Array) -> Level:
         whole, ends = saved["replies"].tobytes(), saved["reply_ends"].tolist()
         replies = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
         begun, sent, ended, status = (saved[name] for name in ("begun_ns", "sent_ns", "ended_ns", "status"))
+        cores, stolen = float(saved["cores"]), saved["stolen_ns"]
         used = asked[np.arange(len(replies)) % len(asked)]
-        return Level(used, begun, sent, ended, status, replies, float(saved["cores"]))
+        return Level(used, begun, sent, ended, status, replies, cores, stolen)

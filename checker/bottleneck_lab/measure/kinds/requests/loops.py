@@ -29,7 +29,11 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
         lines.append(f"{name:<12} {_ms(first):>7} {_ms(second):>7}  {_bar(first, most, '▒')}")
         lines.append(f"{'':<28}  {_bar(second, most, '█')}")
     lines += ["", _lesson(_at(closed, 99), _at(opened, 99))]
-    lines += [f"Not to be relied on: {doubt}." for level in (closed, opened) if (doubt := bottleneck_of_its_own(level))]
+    lines += [
+        f"Take these latencies with care: {doubt}."
+        for level in (closed, opened)
+        if (doubt := bottleneck_of_its_own(level))
+    ]
     return "\n".join(lines) + "\n"
 
 
