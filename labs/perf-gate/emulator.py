@@ -76,6 +76,9 @@ class History:
 class Job:
     """One CI job: a machine drawn for it, whose speed wanders, whose neighbours come and go, and whose runs stall."""
 
+    disturbed = ""
+    """Where runs are real work, why nothing can be said of the job; nothing disturbs these."""
+
     def __init__(self, history: History, rng: np.random.Generator, budget_s: float) -> None:
         self.history, self.rng, self.budget_s = history, rng, budget_s
         self.used_s = 0.0

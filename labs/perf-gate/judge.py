@@ -15,21 +15,37 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.kinds.benchmark.trials import Open
+
 SURE = 0.01
 """How often, at most, a gate that keeps to the allowed share of false alarms is refused at once; up to it, more runs decide."""
 LONGEST_BASELINE = 1 << 16
+QUIET, FIRST_LOOK = 0.8, 20
+"""Share of the jobs, at least, during which a real machine has to keep still, and after how many of them this is looked at."""
 
 
 @cache
-def emulator() -> ModuleType:
-    """This folder's emulator.py; it stays with the verifier."""
-    spec = importlib.util.spec_from_file_location("gate_emulator", Path(__file__).with_name("emulator.py"))
+def beside(name: str) -> ModuleType:
+    """A file of this folder that stays with the verifier."""
+    spec = importlib.util.spec_from_file_location(f"gate_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def emulator() -> ModuleType:
+    """The emulated histories and jobs."""
+    return beside("emulator")
+
+
+@cache
+def real_job() -> Any:
+    """A job whose runs are real work."""
+    return beside("hardware").job_class(emulator())
 
 
 @dataclass
@@ -96,11 +112,14 @@ class Trial:
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
     """Histories two by two, so that nothing can be kept in memory from one job to the next; more of them while the false alarms leave it open."""
     done: list[Trial] = []
+    restless = 0
     while len(clean(done)) < settings["most_clean"]:
         for trial in _stage(rng, settings):
             yield trial
             done.append(trial)
-            if not trial.answered or trial.problem:
+            restless += bool(trial.job.disturbed)
+            too_restless = len(done) >= FIRST_LOOK and restless > (1 - QUIET) * len(done)
+            if not trial.answered or trial.problem or too_restless:
                 return
         if (
             any(trial.missed for trial in done)
@@ -129,7 +148,11 @@ def _trial(
     name: str, history: Any, commit: str, slower: set[str], rng: np.random.Generator, settings: dict[str, Any]
 ) -> Trial:
     before = dict(history.seconds.get(history.passed, {}))
-    return Trial(name, history, emulator().Job(history, rng, settings["budget_s"]), commit, slower, before)
+    if "bench" in settings:
+        job = real_job()(history, rng, settings["budget_s"], settings["bench"], settings["second_s"])
+    else:
+        job = emulator().Job(history, rng, settings["budget_s"])
+    return Trial(name, history, job, commit, slower, before)
 
 
 def practice(settings: dict[str, Any]) -> Iterator[Trial]:
@@ -171,6 +194,7 @@ def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
 
 def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
     """Of each criterion: what is wrong (None: nothing), how many jobs were judged, and its figure."""
+    done = _undisturbed(done)
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
     problem = next((trial.problem for trial in done if trial.problem), None)
@@ -183,6 +207,18 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
     }
     # What ended the trials early leaves too few jobs to say anything good of the rest.
     return {id_: part for id_, part in found.items() if part[0] or not (late or problem)}
+
+
+def _undisturbed(done: list[Trial]) -> list[Trial]:
+    """The jobs of which something can be said. Raises BusyMachineError where a real machine left too few of them."""
+    kept = [trial for trial in done if trial.late or trial.problem or not trial.job.disturbed]
+    if len(kept) < QUIET * len(done):
+        seen = next(trial for trial in done if trial.job.disturbed)
+        raise BusyMachineError(
+            f"This machine did not keep still for {len(done) - len(kept)} of {len(done)} jobs: in {seen.name} {seen.job.disturbed}.",
+            "Close what else is running; the emulated machines (`--device virtual`) mind none of it.",
+        )
+    return kept
 
 
 def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
@@ -202,8 +238,11 @@ def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, in
     if not n or k <= settings["alarms"] * n:
         return None, n, k / n if n else None
     alarmed = sum(trial.alarm for trial in clean(done))
+    words = Open if "bench" in settings and not too_many(done, settings) else str  # no time for more jobs
     return (
-        f"{k} jobs named a benchmark that had become no slower: {alarmed} of {n} clean ones, and {k - alarmed} others.",
+        words(
+            f"{k} jobs named a benchmark that had become no slower: {alarmed} of {n} clean ones, and {k - alarmed} others."
+        ),
         n,
         alarmed / n,
     )

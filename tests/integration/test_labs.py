@@ -112,6 +112,18 @@ def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug,
     prove(slug, part, home)
 
 
+ON_CORES = [slug for slug in LABS if {"virtual", "cpu"} <= {*spec_of(slug)["devices"]}]
+"""Labs with an emulated device that can be checked on this machine's own cores, too."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", [*PARTS, "variants", "mutants"])
+@pytest.mark.parametrize("slug", ON_CORES)
+def test_the_same_holds_on_this_machines_own_cores(slug, part, home):
+    prove(slug, part, home, "--device", "cpu")
+
+
 def of_kind(kind: str) -> list[str]:
     """The course's labs of a kind."""
     return [slug for slug in LABS if spec_of(slug)["measure"] == kind]

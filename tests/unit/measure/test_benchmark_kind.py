@@ -5,18 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.errors import LabError
+from bottleneck_lab.catalog import CriterionSpec, find_lab
+from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.channel.messages import Ask, Ready
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import KIND
-from bottleneck_lab.measure.kinds.benchmark.check import TrialSession
-from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve
+from bottleneck_lab.measure.kinds.benchmark.check import TrialSession, _result
+from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve, profile
+from bottleneck_lab.measure.kinds.benchmark.trials import Open
 from bottleneck_lab.measure.kinds.benchmark.worker import serve_trials
 from bottleneck_lab.trace import load
 
@@ -130,6 +132,28 @@ def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
     assert timeline.emulated
     assert timeline.device.start.size == 1
     assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {"cudaDeviceSynchronize"}
+
+
+class Course:
+    """A context that knows one criterion."""
+
+    spec = CriterionSpec("alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share")
+
+    def required(self, _id):
+        return self.spec
+
+
+def test_what_may_be_chance_stays_undecided():
+    result = _result(Course(), "alarms", (Open("3 of 100."), 100, 0.03))
+    assert (result.holds, result.value) == (None, 0.03)
+    assert result.sentence == "At most 1% alarms: undecided. 3 of 100."
+    assert _result(Course(), "alarms", ("9 of 100.", 100, 0.09)).holds is False
+
+
+def test_a_capture_is_of_the_emulated_machine_alone(tmp_path):
+    lab = find_lab("perf-gate")
+    with pytest.raises(UsageError, match="emulated machine"):
+        profile(SimpleNamespace(device="cpu", lab=lab), tmp_path / "trace", print)
 
 
 def test_a_setting_that_there_is_not_is_named():

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """harness: the lab's own file through which the learner's code meets the emulated machine. call_s: real seconds that one trial may take."""
+    """harness: the lab's own file through which the learner's code meets the machine. call_s: real seconds that one trial may take."""
 
     harness: str
     call_s: float = 30.0
 
 
 class BenchmarkKind(Kind[BenchmarkSettings]):
-    """Measuring code on an emulated machine, which keeps its own time: no verdict hangs on this machine's noise."""
+    """Measuring code: on an emulated machine, which keeps its own time, or on this one, whose noise a check has to tell from the code's errors."""
 
     name = "benchmark"
     settings_type = BenchmarkSettings
@@ -43,8 +43,8 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
         return run(context, on_line)
 
-    def run_note(self, device: Device) -> str:  # noqa: ARG002 - the same on each
-        return " The machine is emulated, and so is its time."
+    def run_note(self, device: Device) -> str:
+        return " The machine is emulated, and so is its time." if device == "virtual" else ""
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the same for each
         return ["judge.py", "emulator.py"]

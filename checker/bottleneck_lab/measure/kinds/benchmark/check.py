@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from bottleneck_lab.grading.criteria import grade_check
+from bottleneck_lab.grading.criteria import describe_criterion, grade_check
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
@@ -16,13 +16,14 @@ from bottleneck_lab.measure.channel.wire import Channel, Closed, Malformed, Time
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
-from bottleneck_lab.measure.kinds.benchmark.trials import Found, Judge, Trial
+from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
+from bottleneck_lab.measure.kinds.benchmark.trials import Found, Judge, Open, Trial
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.worker"
 
 
 class TrialSession(Session):
-    """The learner's worker, which asks the emulated machine whatever it likes between a trial's begin and its answer."""
+    """The learner's worker, which asks the machine whatever it likes between a trial's begin and its answer."""
 
     @classmethod
     def start(cls, context: Context[BenchmarkSettings]) -> TrialSession:
@@ -43,7 +44,7 @@ class TrialSession(Session):
         return session
 
     def run(self, trial: Trial) -> None:
-        """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the emulated machine's time."""
+        """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the machine's time."""
         deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
         self._tell(Call(list(trial.arguments)), doing)
         while True:
@@ -78,26 +79,37 @@ class TrialSession(Session):
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
     """Runs the judge's trials and grades what was said of them."""
-    judge, settings = cast(Judge, context.judge()), context.settings.judge
-    rng = np.random.default_rng(context.rng.getrandbits(128))
-    done: list[Trial] = []
+    judge = cast(Judge, context.judge())
     context.progress("loading your code", 0.05)
-    with TrialSession.start(context) as session:
-        for trial in judge.trials(rng, settings):
-            # Nobody knows beforehand how many there will be.
-            context.progress("trying it out", 0.95 - 0.85 * 0.99 ** len(done))
-            session.run(trial)
-            done.append(trial)
-            if trial.late:
-                break
-    found = judge.judge(done, settings)
+    with judge_settings(context) as settings, TrialSession.start(context) as session:
+        done = _trials(context, judge, settings, session)
+        found = judge.judge(done, settings)
     specs = context.lab.spec.devices[context.device].criteria
     results = [_result(context, spec.id, found[spec.id]) for spec in specs if spec.id in found]
     return Measured(results, details={"trials": len(done)})
 
 
+def _trials(
+    context: Context[BenchmarkSettings], judge: Judge, settings: dict[str, Any], session: TrialSession
+) -> list[Trial]:
+    """All of them, or those to the first that ran out of time."""
+    rng = np.random.default_rng(context.rng.getrandbits(128))
+    done: list[Trial] = []
+    for trial in judge.trials(rng, settings):
+        # Nobody knows beforehand how many there will be.
+        context.progress("trying it out", 0.95 - 0.85 * 0.99 ** len(done))
+        session.run(trial)
+        done.append(trial)
+        if trial.late:
+            break
+    return done
+
+
 def _result(context: Context[BenchmarkSettings], id_: str, found: Found) -> CriterionResult:
     spec, (problem, judged, figure) = context.required(id_), found
     graded = grade_check(spec, problem, judged, "trials")
+    if isinstance(problem, Open):
+        sentence = f"{describe_criterion(spec)}: undecided. {problem}"
+        graded = msgspec.structs.replace(graded, holds=None, sentence=sentence)
     known: dict[str, Any] = {"target": spec.target, "direction": spec.direction, "unit": spec.unit}
     return msgspec.structs.replace(graded, value=None if figure is None else float(figure), **known)

@@ -17,6 +17,7 @@ from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
+from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.check import PROGRAM
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
@@ -32,11 +33,17 @@ def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
         if line := judge.practice_line(trial):
             on_line(line + "\n")
 
-    return _play(context, judge.practice(context.settings.judge), show, on_line)
+    with judge_settings(context) as settings:
+        return _play(context, judge.practice(settings), show, on_line)
 
 
 def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes what host and device of the emulated machine did in one practice trial. Raises UsageError for a lab whose machine has no timeline."""
+    """Writes what host and device of the emulated machine did in one practice trial. Raises UsageError where there is no timeline."""
+    if context.device != "virtual":
+        raise UsageError(
+            f"A capture of {context.lab.name} shows its emulated machine, and none on `{context.device}`.",
+            "Run `lab profile --device virtual`.",
+        )
     judge = context.judge()
     if not hasattr(judge, "profiled"):
         raise UsageError(

@@ -9,6 +9,13 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Value
 
+
+class Open(str):
+    """What is wrong with a criterion, where that may be chance: it stays undecided."""
+
+    __slots__ = ()
+
+
 Found = tuple[str | None, int, float | None]
 """Of one criterion: what is wrong (None: nothing), how many trials were judged, and its figure (None: it has none)."""
 Row = tuple[str, bool, float, float]
