@@ -21,12 +21,19 @@ from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, open_coh
 from bottleneck_lab.cohort.intake import Intake
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.runner import Runner
+from bottleneck_lab.cohort.structs import inspect_structs
 
 from ..processes import ends_with_us, soon
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 
 MINI = Path(__file__).parents[1] / "integration" / "mini"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def structs():
+    """Tests have learners in threads."""
+    inspect_structs()
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, find, 
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure
@@ -109,6 +110,7 @@ def figure(value: float | None, unit: str = "") -> str:
 def create_app(cohort: Cohort, url: str) -> FastAPI:
     """The application of an opened cohort; `url` is where learners reach it."""
 
+    inspect_structs()
     shared = State(cohort, url)
 
     @contextlib.asynccontextmanager
