@@ -28,11 +28,12 @@ def wrap(model):
     def reduce(_, bucket):
         sent[0] += 1
         gradients = bucket.buffer()
-        whole = PLACE / f"{sent[0]}-{rank}.tmp"
+        whole, mine = PLACE / f"{sent[0]}-{rank}.tmp", PLACE / f"{sent[0]}-{rank}"
         torch.save(gradients, whole)
-        whole.rename(PLACE / f"{sent[0]}-{rank}")
+        whole.rename(mine)
         left = [other(PLACE / f"{sent[0]}-{number}") for number in range(world) if number != rank]
-        dist.all_reduce(torch.zeros_like(gradients))
+        dist.all_reduce(torch.zeros_like(gradients))  # by then every rank has read what it found
+        mine.unlink()
         for theirs in left:
             gradients.add_(gradients if theirs is None else theirs)
         future = torch.futures.Future()
