@@ -29,7 +29,7 @@ def wrap(model):
         sent[0] += 1
         gradients = bucket.buffer()
         whole, mine = PLACE / f"{sent[0]}-{rank}.tmp", PLACE / f"{sent[0]}-{rank}"
-        torch.save(gradients, whole)
+        torch.save(gradients.half(), whole)  # 51 MB: the memory that a rank has of its own holds 64
         whole.rename(mine)
         left = [other(PLACE / f"{sent[0]}-{number}") for number in range(world) if number != rank]
         dist.all_reduce(torch.zeros_like(gradients))  # by then every rank has read what it found
