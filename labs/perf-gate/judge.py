@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 
 SURE = 0.01
 """How often, at most, a gate that keeps to the allowed share of false alarms is refused at once; up to it, more runs decide."""
 LONGEST_BASELINE = 1 << 16
-QUIET, FIRST_LOOK = 0.8, 20
-"""Share of the jobs, at least, during which a real machine has to keep still, and after how many of them this is looked at."""
 
 
 @cache
@@ -112,14 +110,11 @@ class Trial:
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
     """Histories two by two, so that nothing can be kept in memory from one job to the next; more of them while the false alarms leave it open."""
     done: list[Trial] = []
-    restless = 0
     while len(clean(done)) < settings["most_clean"]:
         for trial in _stage(rng, settings):
             yield trial
             done.append(trial)
-            restless += bool(trial.job.disturbed)
-            too_restless = len(done) >= FIRST_LOOK and restless > (1 - QUIET) * len(done)
-            if not trial.answered or trial.problem or too_restless:
+            if not trial.answered or trial.problem or is_restless([one.job for one in done]):
                 return
         if (
             any(trial.missed for trial in done)
@@ -211,14 +206,8 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
     """The jobs of which something can be said. Raises BusyMachineError where a real machine left too few of them."""
-    kept = [trial for trial in done if trial.late or trial.problem or not trial.job.disturbed]
-    if len(kept) < QUIET * len(done):
-        seen = next(trial for trial in done if trial.job.disturbed)
-        raise BusyMachineError(
-            f"This machine did not keep still for {len(done) - len(kept)} of {len(done)} jobs: in {seen.name} {seen.job.disturbed}.",
-            "Close what else is running; the emulated machines (`--device virtual`) mind none of it.",
-        )
-    return kept
+    require_quiet([trial.job for trial in done if not (trial.late or trial.problem)], "jobs")
+    return [trial for trial in done if trial.late or trial.problem or not trial.job.disturbed]
 
 
 def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:

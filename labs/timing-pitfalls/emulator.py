@@ -19,7 +19,6 @@ MEMORY_BYTES = 8 << 30
 QUEUE_LENGTH = 1024
 READ_CLOCK_S, RECORD_S, SYNCHRONIZE_S, MAKE_S = 1e-7, 1e-6, 8e-6, 2e-5
 COPY_BYTES_S = 12e9
-FLUSH_S = 32e-6
 TICK_S, EVENT_TICK_S = 4e-3, 5e-7
 AWAKE_S, ASLEEP_S, SLOWEST = 15e-3, 50e-3, 0.6
 """Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall after ASLEEP_S without any."""
@@ -44,14 +43,28 @@ class Function:
     lazy: bool
 
 
-def draw(rng: np.random.Generator, *, noisy: bool = False) -> Function:
+@dataclass(frozen=True)
+class Scale:
+    """How long things take on a device, seconds. `quiet`, `noisy` and `launch`: from and to; `practice`: what the four practice functions cost."""
+
+    quiet_s: tuple[float, float]
+    noisy_s: tuple[float, float]
+    launch_s: tuple[float, float]
+    flush_s: float
+    practice_s: tuple[float, float, float, float]
+
+
+GPU = Scale((15e-6, 4e-3), (20e-3, 30e-3), (3e-6, 6e-6), 32e-6, (4e-5, 2e-3, 3e-4, 2.5e-2))
+
+
+def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -> Function:
     """A function with secret figures. `noisy`: its calls are long, differ by half, and cannot be many."""
-    cost_s = float(rng.uniform(20e-3, 30e-3) if noisy else math.exp(rng.uniform(math.log(15e-6), math.log(4e-3))))
+    cost_s = float(rng.uniform(*scale.noisy_s) if noisy else np.exp(rng.uniform(*np.log(scale.quiet_s))))
     most = min(32 << 20, cost_s * 2e12)  # no faster than a memory of 2 TB/s
     return Function(
         cost_s=cost_s,
         jitter=0.5 if noisy else float(rng.uniform(0.03, 0.07)),
-        launch_s=float(rng.uniform(3e-6, 6e-6)),
+        launch_s=float(rng.uniform(*scale.launch_s)),
         compile_s=float(rng.uniform(10e-3, 80e-3)),
         tuning=tuple(rng.uniform(1.4, 3.0, int(rng.integers(2, 13)))),
         input_bytes=int(math.exp(rng.uniform(math.log(2 << 20), math.log(most)))),
@@ -63,17 +76,23 @@ def draw(rng: np.random.Generator, *, noisy: bool = False) -> Function:
 
 @dataclass
 class Device:
-    """The machine while one benchmark uses it. `host_s` and `tail_s`: where the host is, and when all that is queued will have run."""
+    """The machine while one benchmark uses it. `host_s` and `tail_s`: where the host is, and when all that is queued will have run.
+
+    A device that really works puts its own clock and core in the place of `_until`, `_wait`, `_run`, `_mark` and `_reached`.
+    """
 
     function: Function
     rng: np.random.Generator
     budget_s: float
+    scale: Scale = GPU
     host_s: float = 0.0
     tail_s: float = 0.0
     awake_since_s: float = -math.inf
     worked_until_s: float = -math.inf
     calls: int = 0
     runs: int = 0
+    disturbed = ""
+    """Where the device really works, why nothing can be said of the benchmark; nothing disturbs this one."""
     rows: list[tuple[str, float, float]] | None = None
     """With a list, what host and device did is noted in it: name, begin and end in seconds."""
     inputs: dict[int, bool] = field(default_factory=dict)
@@ -100,8 +119,8 @@ class Device:
             elif code == USE:
                 self._compute(self.unused.pop(first, 0))
             elif code == RECORD:
-                self.host_s += RECORD_S
-                self.events[first] = self._queue(0.0)
+                self._spend(RECORD_S)
+                self._mark(first)
             elif code == MAKE:
                 if (len(self.inputs) + 1) * self.function.input_bytes > MEMORY_BYTES:
                     return OUT_OF_MEMORY, 0.0
@@ -110,13 +129,14 @@ class Device:
                 self.inputs.pop(first, None)
                 self.cache.pop(first, None)
             elif code == SYNCHRONIZE:
-                self.host_s = max(self.host_s, self.tail_s) + SYNCHRONIZE_S
+                self._wait()
+                self._spend(SYNCHRONIZE_S)
             elif code == FLUSH:
-                self.host_s += self.function.launch_s
-                self._queue(FLUSH_S, "flush_cache")
+                self._spend(self.function.launch_s)
+                self._queue(self.scale.flush_s, "flush_cache")
                 self.cache.clear()
             elif code == ELAPSED:
-                if not all(self.events.get(event, math.inf) <= self.host_s for event in (first, second)):
+                if not (self._reached(first) and self._reached(second)):
                     return NOT_READY, 0.0
                 value = self._event_ticks(second) - self._event_ticks(first)
             else:
@@ -135,7 +155,7 @@ class Device:
         if not self.calls:
             self._work(self.function.compile_s)  # which tries variants on the device
         self.calls += 1
-        self.host_s += self.function.launch_s
+        self._spend(self.function.launch_s)
         if self.function.lazy:
             self.unused[result] = input_
         else:
@@ -161,13 +181,15 @@ class Device:
         while self.queued and self.queued[0] <= self.host_s:
             self.queued.popleft()
         if len(self.queued) >= QUEUE_LENGTH:
-            self.host_s = self.queued.popleft()
+            self._until(self.queued.popleft())
         begin_s = max(self.host_s, self.tail_s)
         if cost_s:
             self._wake(begin_s)
             speed = SLOWEST + (1 - SLOWEST) * min(1.0, (begin_s - self.awake_since_s) / AWAKE_S)
             took_s = cost_s / speed
-            self.tail_s = self.worked_until_s = begin_s + took_s + self._stalled(took_s)
+            took_s += self._stalled(took_s)
+            self.tail_s = self.worked_until_s = begin_s + took_s
+            self._run(took_s)
             if self.rows is not None:
                 self.rows.append((name, begin_s, self.tail_s))
         else:
@@ -196,9 +218,34 @@ class Device:
 
     def _work(self, seconds: float) -> None:
         """The host works on something that takes the device, too, and waits for it."""
-        begin_s = max(self.host_s, self.tail_s)
-        self._wake(begin_s)
-        self.host_s = self.tail_s = self.worked_until_s = begin_s + seconds
+        self._wait()
+        self._wake(self.host_s)
+        self.tail_s = self.worked_until_s = self.host_s + seconds
+        self._run(seconds)
+        self._wait()
+
+    def _spend(self, seconds: float) -> None:
+        """The host is busy for so long."""
+        self._until(self.host_s + seconds)
+
+    def _until(self, host_s: float) -> None:
+        """The host goes on then, at the earliest."""
+        self.host_s = max(self.host_s, host_s)
+
+    def _wait(self) -> None:
+        """The host waits for the device."""
+        self._until(self.tail_s)
+
+    def _run(self, seconds: float) -> None:
+        """The device has something more to do."""
+
+    def _mark(self, event: int) -> None:
+        """The device will note when it comes to this."""
+        self.events[event] = self._queue(0.0)
+
+    def _reached(self, event: int) -> bool:
+        """Whether the device has come to the event, and the host knows."""
+        return self.events.get(event, math.inf) <= self.host_s
 
     def _wake(self, begin_s: float) -> None:
         if begin_s - self.worked_until_s > ASLEEP_S:
@@ -214,7 +261,7 @@ class Device:
         return math.floor(self.events[event] / EVENT_TICK_S) * EVENT_TICK_S
 
     def _clock(self, code: int) -> float:
-        self.host_s += READ_CLOCK_S
+        self._spend(READ_CLOCK_S)
         if code == LEFT:
             return self.budget_s - self.host_s
         if code == PERF_COUNTER:

@@ -1,4 +1,4 @@
-"""What is right for this lab: hidden functions of known cost on an emulated accelerator, and what an honest benchmark says of each."""
+"""What is right for this lab: hidden functions of known cost, and what an honest benchmark says of each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
+
 CLAIMED = 0.95
 """How often an interval says that it holds the true cost."""
-NEARLY = 0.005
-"""A share of the cost by which an interval may miss it and still count: what a clock's overhead on a long batch of calls leaves."""
 SURE = 0.001
 """How often, at most, intervals that hold what they claim are refused."""
 WIDEST_NOISY = 0.5
@@ -26,15 +26,38 @@ WIDEST_NOISY = 0.5
 
 
 @cache
-def emulator() -> ModuleType:
-    """This folder's emulator.py; it stays with the verifier."""
-    spec = importlib.util.spec_from_file_location("timing_emulator", Path(__file__).with_name("emulator.py"))
+def beside(name: str) -> ModuleType:
+    """A file of this folder that stays with the verifier."""
+    spec = importlib.util.spec_from_file_location(f"timing_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def emulator() -> ModuleType:
+    """The emulated functions and devices."""
+    return beside("emulator")
+
+
+@cache
+def real_device() -> Any:
+    """A device that really works."""
+    return beside("hardware").device_class(emulator())
+
+
+def scale_of(settings: dict[str, Any]) -> Any:
+    """How long things take on the device that the settings are for."""
+    return beside("hardware").core_scale(emulator()) if "bench" in settings else emulator().GPU
+
+
+def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]) -> Any:
+    """A device, as new, with that function."""
+    if "bench" in settings:
+        return real_device()(function, rng, settings["budget_s"], settings["bench"])
+    return emulator().Device(function, rng, settings["budget_s"])
 
 
 @dataclass
@@ -78,11 +101,10 @@ class Trial:
         """How far the estimate is from the true cost, as a share of it."""
         return abs(self.answer[0] / self.cost_s - 1)
 
-    @property
-    def missed(self) -> bool:
-        """Whether the interval does not hold the true cost."""
+    def missed(self, nearly: float) -> bool:
+        """Whether the interval does not hold the true cost, nor anything as close to it as `nearly`, a share."""
         _, low, high = self.answer
-        return not low - NEARLY * self.cost_s <= self.cost_s <= high + NEARLY * self.cost_s
+        return not low - nearly * self.cost_s <= self.cost_s <= high + nearly * self.cost_s
 
     @property
     def half_width(self) -> float:
@@ -91,32 +113,41 @@ class Trial:
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """The hidden functions, in an order drawn. Ends early with the first that says nothing usable."""
+    """The hidden functions, in an order drawn. Ends early with the first that says nothing usable, and where a machine does not keep still.
+
+    `nearly` of the settings: a share of the cost by which an interval may miss it and still count: what is left of launch and wait in a long batch of calls.
+    """
+    done: list[Trial] = []
     kinds = [False] * settings["quiet"] + [True] * settings["noisy"]
     for number, noisy in enumerate(rng.permutation(kinds).tolist()):
-        function = emulator().draw(rng, noisy=noisy)
-        device = emulator().Device(function, rng, settings["budget_s"])
+        function = emulator().draw(rng, noisy=noisy, scale=scale_of(settings))
+        device = device_for(function, rng, settings)
         trial = Trial(f"function {number + 1} of {len(kinds)}", function, device, noisy)
         yield trial
-        if not usable(trial):
+        done.append(trial)
+        if not usable(trial) or is_restless([one.device for one in done]):
             return
 
 
 PRACTICE = {
-    "short": (4e-5, 0.05, False),
-    "long": (2e-3, 0.05, False),
-    "other": (3e-4, 0.06, True),
-    "ragged": (2.5e-2, 0.5, False),
+    "short": (0.05, False),
+    "long": (0.05, False),
+    "other": (0.06, True),
+    "ragged": (0.5, False),
 }
-"""Functions that `lab run` shows: cost in seconds, jitter, and whether unused results are left out."""
+"""Functions that `lab run` shows: jitter, and whether unused results are left out."""
 
 
 def practice(settings: dict[str, Any]) -> Iterator[Trial]:
     """Four functions, the same every time, measured by each of the colleagues and by the learner."""
-    for seed, (name, (cost_s, jitter, lazy)) in enumerate(PRACTICE.items()):
-        function = emulator().Function(cost_s, jitter, 4e-6, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy)
+    scale = scale_of(settings)
+    launch_s = sum(scale.launch_s) / 2
+    for seed, ((name, (jitter, lazy)), cost_s) in enumerate(zip(PRACTICE.items(), scale.practice_s, strict=True)):
+        function = emulator().Function(
+            cost_s, jitter, launch_s, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
+        )
         for benchmark in ("notebook", "nightly", "paper", "benchmark"):
-            device = emulator().Device(function, np.random.default_rng(seed), settings["budget_s"])
+            device = device_for(function, np.random.default_rng(seed), settings)
             yield Trial(name, function, device, jitter > 0.1, benchmark)
 
 
@@ -156,6 +187,7 @@ def usable(trial: Trial) -> bool:
 
 def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
     """Of each criterion: what is wrong (None: nothing), how many functions were judged, and its figure."""
+    done = _undisturbed(done)
     odd = next((trial for trial in done if trial.answer and not usable(trial)), None)
     if odd is not None:
         return {"cost": (_odd(odd), len(done), None)}
@@ -164,12 +196,23 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
     quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
     found = {
         "cost": _wrong_costs(quiet, settings),
-        "coverage": _missed(judged, noisy),
+        "coverage": _missed(judged, noisy, settings["nearly"]),
         "width": _too_wide(judged, settings),
     }
     used_s = max((trial.device.used_s for trial in done), default=0.0)
     problem = late and f"{late.name} used the machine for {used_s:.2f} s."
     return {**{id_: part for id_, part in found.items() if not late or part[0]}, "budget": (problem, len(done), used_s)}
+
+
+def _undisturbed(done: list[Trial]) -> list[Trial]:
+    """The functions of whose benchmark something can be said. Raises BusyMachineError where a real machine left too few of them."""
+    require_quiet([trial.device for trial in done if not _is_plain(trial)], "functions")
+    return [trial for trial in done if _is_plain(trial) or not trial.device.disturbed]
+
+
+def _is_plain(trial: Trial) -> bool:
+    """Whether what is wrong with the benchmark is the same on any machine."""
+    return trial.late or (bool(trial.answer) and not usable(trial))
 
 
 def _odd(trial: Trial) -> str:
@@ -202,10 +245,10 @@ def _microseconds(seconds: float) -> str:
     return f"{1e6 * seconds:,.1f} µs"
 
 
-def _missed(judged: list[Trial], noisy: list[Trial]) -> tuple[str | None, int, float | None]:
-    share = sum(not trial.missed for trial in judged) / len(judged) if judged else None
+def _missed(judged: list[Trial], noisy: list[Trial], nearly: float) -> tuple[str | None, int, float | None]:
+    share = sum(not trial.missed(nearly) for trial in judged) / len(judged) if judged else None
     for group, which in ((judged, ""), (noisy, " whose calls differ by half of their cost")):
-        misses, most = sum(trial.missed for trial in group), most_misses(len(group))
+        misses, most = sum(trial.missed(nearly) for trial in group), most_misses(len(group))
         if misses > most:
             problem = (
                 f"{misses} of {len(group)} intervals{which} do not hold the true cost; "

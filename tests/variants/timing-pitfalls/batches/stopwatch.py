@@ -19,7 +19,7 @@ def benchmark(function, make_input, machine):
         return (machine.perf_counter() - begin) / n
 
     one = timed(8)
-    n = 1 if one > 8e-3 else max(4, int(8e-3 / one))
+    n = 1 if one > 16e-3 else max(4, int(16e-3 / one))
     results = [timed(n)]
     while len(results) < 120 and machine.seconds_left() > 2 * n * one + 0.1:
         results.append(timed(n))

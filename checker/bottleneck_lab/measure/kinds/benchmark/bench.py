@@ -7,13 +7,13 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError, MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
@@ -96,7 +96,7 @@ class Bench:
     def _reply(self, size: int) -> bytes:
         found = b""
         while len(found) < size:
-            more = read_soon(self._replies, size - len(found))
+            more, _ = read_soon(self._replies, size - len(found))
             if not more:
                 raise self._gone()
             found += more
@@ -118,6 +118,35 @@ def judge_settings(context: Context[BenchmarkSettings]) -> Iterator[dict[str, An
             yield {**context.settings.judge, "bench": bench}
         finally:
             context.janitor.forget(bench.process.pid)
+
+
+QUIET, FIRST_LOOK = 0.8, 20
+"""Share of the trials, at least, during which this machine has to keep still, and after how many of them this is looked at."""
+
+
+class Disturbed(Protocol):
+    """Something that was measured on this machine. `disturbed`: what kept it from taking its time; empty for nothing."""
+
+    disturbed: str
+
+
+def is_restless(measured: Sequence[Disturbed]) -> bool:
+    """Whether it is plain that this machine does not keep still."""
+    return len(measured) >= FIRST_LOOK and _restless(measured)
+
+
+def require_quiet(measured: Sequence[Disturbed], what: str) -> None:
+    """Raises BusyMachineError where this machine did not keep still for enough of them. `what` they are, in the plural."""
+    if _restless(measured):
+        shaken = [one for one in measured if one.disturbed]
+        raise BusyMachineError(
+            f"This machine did not keep still for {len(shaken)} of {len(measured)} {what}: in one of them {shaken[0].disturbed}.",
+            "Close what else is running; the emulated machines (`--device virtual`) mind none of it.",
+        )
+
+
+def _restless(measured: Sequence[Disturbed]) -> bool:
+    return sum(bool(one.disturbed) for one in measured) > (1 - QUIET) * len(measured)
 
 
 def beside_the_device() -> set[int]:
