@@ -16,6 +16,8 @@ from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance
 
 STEADY, SHARE = 0.05, 0.05
 """By how much work may take longer than it was to take, and the share of a function's work that may exceed it."""
+HELD_UP_S = 2e-4
+"""For how long something else may have the host's core while the host has something to do, or as long as STEADY of what it waits for."""
 
 
 def core_scale(emulator: Any) -> Any:
@@ -27,7 +29,7 @@ def device_class(emulator: Any) -> type:
     """The emulator's Device, whose work is worked off on a bench."""
 
     class Device(emulator.Device):  # type: ignore[misc]  # the emulator is loaded by its path
-        """`bench` works, `clock` tells the time, in seconds.
+        """`bench` works, `clock` tells the time and `computed` how much of it this thread has had a core, in seconds.
 
         The host's time stands still while the learner's process has the word and the device nothing to do: what their messages take
         would otherwise be in every window.
@@ -40,17 +42,21 @@ def device_class(emulator: Any) -> type:
             budget_s: float,
             bench: Bench,
             clock: Callable[[], float] = time.perf_counter,
+            computed: Callable[[], float] = time.thread_time,
         ) -> None:
             super().__init__(function, rng, budget_s, core_scale(emulator))
-            self.bench, self._real = bench, clock
+            self.bench, self._real, self._computed_s = bench, clock, computed
             bench.report()  # of what the benchmark before has left
             self._began_s = self._stood_still_s = clock()
             self._queued_events: list[int | None] = []
             self._reports: list[np.ndarray[Any, np.dtype[np.float64]]] = []
+            self._held_up: list[bool] = []
+            self._asleep_s = 0.0
 
         def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
             """Carries out what the benchmark sent; a status and the value of the last command."""
             self._stood_still_s += max(0.0, self._now_s() - self.used_s)
+            self._asleep_s = self._off_core_s()
             status, value = super().serve(commands)
             self._until(0.0)
             return status, value
@@ -58,8 +64,13 @@ def device_class(emulator: Any) -> type:
         @property
         def disturbed(self) -> str:
             """Whether this machine kept too much of the work from taking its time: empty, or what was seen."""
+            if sum(self._held_up) > SHARE * len(self._held_up):
+                return f"other programs had the host's core in {sum(self._held_up)} of {len(self._held_up)} waits for the device"
             rows = np.concatenate(self._reports) if self._reports else np.empty((0, 3))
             return disturbance(rows[rows[:, 0] > 0], STEADY, SHARE)
+
+        def _off_core_s(self) -> float:
+            return self._real() - self._computed_s()
 
         def _now_s(self) -> float:
             return self._real() - self._stood_still_s
@@ -70,7 +81,12 @@ def device_class(emulator: Any) -> type:
                 self.host_s = self._now_s()
 
         def _wait(self) -> None:
+            before_s, since_s = max(0.0, self._off_core_s() - self._asleep_s), self._real()
             report = self.bench.report()
+            if len(report):
+                late_s = before_s + self._real() - max(since_s, report[-1, 2])
+                self._held_up.append(bool(late_s > max(HELD_UP_S, STEADY * report[:, 0].sum())))
+            self._asleep_s = self._off_core_s()
             for event, (_, _, end_s) in zip(self._queued_events, report.tolist(), strict=True):
                 if event is not None:
                     self.events[event] = end_s - self._began_s

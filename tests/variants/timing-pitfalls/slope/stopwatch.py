@@ -19,7 +19,7 @@ def benchmark(function, make_input, machine):
     for _ in range(4):
         timed(5)
     rough = timed(8) / 8
-    short, long = (0, 1) if rough > 4e-3 else (8, 8 + max(24, int(3e-3 / rough)))
+    short, long = (0, 1) if rough > 4e-3 else (2, 2 + max(4, int(3e-3 / rough)))
     slopes = []
     while len(slopes) < 300 and machine.seconds_left() > 0.25:
         slopes.append((timed(long) - timed(short)) / (long - short))
