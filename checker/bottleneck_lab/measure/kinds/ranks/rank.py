@@ -66,20 +66,21 @@ def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model
     def group(options: Any, _: Any) -> EmulatedGroup:
         return EmulatedGroup(options.group_rank, options.global_ranks_in_group or everyone, client, watch)
 
-    dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["cpu"])
-    # Each rank's store is its own. Groups need no agreement through one: every collective names its ranks to the fabric.
-    setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
-    dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
-    watch_modules(model, client.tell, client.factor)
-    if rank == 0:
-        client.place(model)
-        client.exchange(EventKind.START, None, [])
-    script = load_module(Path(job.folder) / job.entry)
-    ddp = script.wrap(model)
-    if not isinstance(ddp, DistributedDataParallel):
-        raise TypeError("wrap must return the model in a DistributedDataParallel")
-    optimizer = recipe.make_optimizer(model)
-    watch_passes(ddp, optimizer, watch)
+    with watch:  # what comes before the training is not charged
+        dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["cpu"])
+        # Each rank's store is its own. Groups need no agreement through one: every collective names its ranks to the fabric.
+        setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
+        dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
+        watch_modules(model, client.tell, client.factor)
+        if rank == 0:
+            client.place(model)
+            client.exchange(EventKind.START, None, [])
+        script = load_module(Path(job.folder) / job.entry)
+        ddp = script.wrap(model)
+        if not isinstance(ddp, DistributedDataParallel):
+            raise TypeError("wrap must return the model in a DistributedDataParallel")
+        optimizer = recipe.make_optimizer(model)
+        watch_passes(ddp, optimizer, watch)
     watch_host(watch)
     with Interceptor(watch):
         script.train(ddp, optimizer, client.batches())
