@@ -10,7 +10,7 @@ import torch
 # Sizes of the five operators. A GPU gets larger counters: its second cache is larger.
 FEATURES = 2048  # rows and columns of both matrices of `project`
 TABLE = (16384, 4096)  # of `score`
-PARAMETERS, PUSHED = 2_097_152, 4  # of `apply_gradients`
+PARAMETERS, PUSHED = 8_388_608, 4  # of `apply_gradients`
 REQUESTS, WIDTH = 512, 64  # of `route`
 COUNTERS, TICKS = {"cpu": 262_144, "cuda": 4_194_304}, 100  # of `age`
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 LAB, SOLUTION = ROOT / "labs" / "roofline", ROOT / "solutions" / "roofline"
-RIGHT = [LAB, SOLUTION, *(ROOT / "tests" / "variants" / "roofline" / name for name in ("blocks", "optimizer"))]
+RIGHT = [LAB, SOLUTION, *(ROOT / "tests" / "variants" / "roofline" / name for name in ("fused", "optimizer"))]
 SETTINGS = {"parameters": [40_000, 50_000], "pushed": [3, 5], "rounds": 2}
 
 

@@ -6,32 +6,17 @@ from torch.optim.adamw import adamw
 
 BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
-BLOCK = 131_072
-
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
-    """Block after block of 512 KiB an array, all steps of one before the next: memory is read once for all of them."""
-    for begin in range(0, len(p), BLOCK):
-        block = slice(begin, begin + BLOCK)
-        number = torch.tensor(float(first - 1), device=p.device)
-        for step, rate in enumerate(rates):
-            adamw(
-                [p[block]],
-                [gradients[step % len(gradients), block]],
-                [m[block]],
-                [v[block]],
-                [],
-                [number],
-                fused=True,
-                lr=rate,
-                beta1=BETA1,
-                beta2=BETA2,
-                weight_decay=WEIGHT_DECAY,
-                eps=EPS,
-                amsgrad=False,
-                maximize=False,
-            )
-            ema[block].lerp_(p[block], 1 - EMA)
+    """As shipped, in place: AdamW as the one operator that PyTorch has for it, and the running mean as another."""
+    number = torch.tensor(float(first - 1), device=p.device)
+    for step, rate in enumerate(rates):  # the operator itself counts `number` up
+        g = gradients[step % len(gradients)]
+        adamw(
+            [p], [g], [m], [v], [], [number], fused=True, lr=rate, beta1=BETA1, beta2=BETA2,
+            weight_decay=WEIGHT_DECAY, eps=EPS, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        ema.lerp_(p, 1 - EMA)
     return p, m, v, ema
 
 
