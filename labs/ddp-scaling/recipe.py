@@ -75,7 +75,7 @@ def make_model():
 
 def make_optimizer(model):
     """The learning rate is the first of a long warm-up."""
-    return torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), lr=0.0002, momentum=0.9)
 
 
 def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
