@@ -35,10 +35,10 @@ class StoodInBench:
         return np.array(notes, dtype=float).reshape(-1, 3)
 
 
-def check(folder, bench, seed=1):
+def check(folder, bench, histories=1, seed=1):
     """What the judge says of a gate with `bench` as its device, after fewer jobs than a check has."""
     judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
-    settings = {**DEVICE.settings["judge"], "histories": 1, "bench": bench}
+    settings = {**DEVICE.settings["judge"], "histories": histories, "bench": bench}
     harness = load_file(LAB.path / DEVICE.settings["harness"], "harness of perf-gate")
     learners, done = load_file(folder / LAB.spec.entry, "entry of perf-gate"), []
     random.seed(seed)
@@ -81,7 +81,7 @@ def wrong():
 @pytest.mark.parametrize("mutant", list(wrong()))
 def test_a_wrong_answer_fails_its_own_criterion(mutant, tmp_path):
     write_mutant(LAB, mutant, tmp_path)
-    assert mutant.criterion in failed(check(tmp_path, StoodInBench()))
+    assert mutant.criterion in failed(check(tmp_path, StoodInBench(), histories=2))
 
 
 @pytest.fixture
