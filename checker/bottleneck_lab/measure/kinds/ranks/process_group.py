@@ -151,7 +151,7 @@ class EmulatedGroup(dist.ProcessGroup):
     """Some ranks of the job, or all, over the fabric. What it does not model it refuses by name."""
 
     def __init__(self, rank: int, ranks: Sequence[int], client: Client, watch: HostWatch) -> None:
-        super().__init__(rank, len(ranks))
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg, unused-ignore]  # torch 2.14's stubs know one constructor of two
         self.ranks = list(ranks)
         self.client = client
         self.watch = watch
