@@ -22,7 +22,9 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     captured_steps: steps that `lab profile` captures on the virtual GPU, after two that warm up; 0 for the whole training.
     run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
     gain: what a prediction is about, how many times less time a step takes or memory a run. runs: trainings of each side on the virtual GPU, each on
-    data of its own. max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that are not timed.
+    data of its own. least_work: share of the shipped script's arithmetic that a script must have the virtual GPU do, since what the host computes is not
+    measured there; lower where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs
+    before them that are not timed.
     """
 
     call_s: float = 120.0
@@ -31,6 +33,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     captured_steps: int = 0
     run_capacity_mib: int = 1024
     runs: int = 1
+    least_work: float = 0.9
     gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
     warm_up_rounds: int = 2

@@ -30,8 +30,6 @@ from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 
 PROGRAM = "bottleneck_lab.measure.kinds.training.program"
-LEAST_WORK = 0.9
-"""Share of the shipped script's floating-point operations that a script must have the device do: what is worked out beside it is not measured."""
 
 Arrays = dict[str, NDArray[np.floating]]
 
@@ -69,7 +67,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     context.progress("training with your script", 0.5)
     yours = train_modelled(context, "learner", context.submission, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
-        _refuse_work_elsewhere(_books(mine), _books(theirs))
+        _refuse_work_elsewhere(_books(mine), _books(theirs), context.settings.least_work)
     first, reference = _books(yours[0]), _books(shipped[0])
     values = {
         "step-speedup": figures.step_time_us(reference) / figures.step_time_us(first),
@@ -138,18 +136,18 @@ def _said(session: CallSession, text: Any) -> WorkerReport:
         raise session.fault("tampered", f"training: the reports cannot be read ({error}).") from None
 
 
-def _refuse_work_elsewhere(yours: Figures, shipped: Figures) -> None:
+def _refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -> None:
     """Raises LearnerFault where the device did less than the training takes."""
     if yours.steps != shipped.steps:
         raise LearnerFault("wrong output", f"{yours.steps} batches were taken of the {shipped.steps} that were there.")
-    if yours.flops < LEAST_WORK * shipped.flops:
+    if yours.flops < least_work * shipped.flops:
         share = yours.flops / shipped.flops
         raise LearnerFault(
             "wrong output",
             f"The device did {share:.0%} of the arithmetic that this training takes: the rest was left out, or done elsewhere.",
         )
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
-    if timed < LEAST_WORK:
+    if timed < least_work:
         raise LearnerFault(
             "wrong output",
             f"From the third batch on, {timed:.0%} of the arithmetic was done that these steps take: the rest came before. A step begins when its batch "

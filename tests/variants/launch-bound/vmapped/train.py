@@ -1,0 +1,45 @@
+"""Trains the ensemble and reports how well its members do, and how far they disagree, every LOG_EVERY steps."""
+
+import os
+
+import torch
+from recipe import LOG_EVERY, WIDTH, Data, Ensemble
+from torch.nn import functional as F
+
+
+def predict(up, up_bias, scale, down, down_bias, features):
+    """One member's predictions: features (batch, FEATURES) to (batch,)."""
+    hidden = F.layer_norm(features @ up + up_bias, (WIDTH,)) * scale
+    return (F.silu(hidden) @ down + down_bias).squeeze(-1)
+
+
+predict_all = torch.vmap(predict, in_dims=(0, 0, 0, 0, 0, None))
+
+
+def train(device, data, report):
+    """Trains on every batch of `data` in turn and returns the ensemble.
+
+    `report(step, loss=…, spread=…)` is due after every LOG_EVERY steps, in plain numbers, for the last batch: the sum of the
+    members' losses, and the mean over the samples of the standard deviation between members.
+    """
+    ensemble = Ensemble().to(device)
+    optimizer = torch.optim.SGD(ensemble.parameters(), lr=0.05, momentum=0.9)
+    for step, (features, wanted, shares) in enumerate(data.batches(), 1):
+        features, wanted, shares = features.to(device), wanted.to(device), shares.to(device)
+        predictions = predict_all(
+            ensemble.up, ensemble.up_bias, ensemble.scale, ensemble.down, ensemble.down_bias, features
+        )
+        losses = (shares.T * (predictions - wanted) ** 2).sum(-1) / shares.sum(0)
+        loss = losses.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % LOG_EVERY == 0:
+            report(step, loss=loss.item(), spread=predictions.std(0).mean().item())
+    return ensemble
+
+
+if __name__ == "__main__":
+    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))

@@ -1,0 +1,48 @@
+"""Trains the forecaster and watches how it does on readings that it is not trained on."""
+
+import os
+
+import torch
+from recipe import LOG_EVERY, TICKS, WIDTH, Cell, Data
+from torch.nn import functional as F
+
+
+def forecast(cell, readings):
+    """What the next readings will be: (batch, TICKS, SENSORS) to the same."""
+    hidden = [torch.zeros(len(readings), WIDTH, device=readings.device)]
+    for tick in range(TICKS):
+        hidden.append(cell(readings[:, tick], hidden[-1]))
+    return cell.head(torch.stack(hidden[1:], 1))
+
+
+def train(device, data, report):
+    """Trains on every batch of `data` in turn and returns the model.
+
+    `report(step, loss=…, held_out=…, best=…)` is due after every LOG_EVERY steps, in plain numbers: the mean loss of those
+    steps in training and on the held-out batch, and the best held-out loss of the whole run so far.
+    """
+    cell = Cell().to(device)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1, momentum=0.9)
+    probe, probe_wanted = (part.to(device) for part in data.held_out())
+    recent = torch.zeros(2, LOG_EVERY, device=device)  # a column for each step since the last report
+    best = float("inf")
+    for step, (readings, wanted) in enumerate(data.batches(), 1):
+        loss = F.mse_loss(forecast(cell, readings.to(device)), wanted.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        with torch.no_grad():
+            recent[0, step % LOG_EVERY] = loss
+            recent[1, step % LOG_EVERY] = F.mse_loss(forecast(cell, probe), probe_wanted)
+        if step % LOG_EVERY == 0:
+            best = min(best, recent[1].min().item())
+            loss, held_out = recent.mean(1).tolist()
+            report(step, loss=loss, held_out=held_out, best=best)
+    return cell
+
+
+if __name__ == "__main__":
+    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
