@@ -14,8 +14,10 @@ from PIL import Image
 
 from bottleneck_lab.analysis.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands import proving, solution
+from bottleneck_lab.commands import proving
+from bottleneck_lab.commands.check import quote_own_figures
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.verdict import Outcome, Verdict
 from bottleneck_lab.measure.kinds.finding import capture as finding_capture
 from bottleneck_lab.measure.kinds.finding import check as finding
 from bottleneck_lab.measure.kinds.finding.answers import (
@@ -43,9 +45,9 @@ from bottleneck_lab.measure.kinds.finding.shares import (
     undisturbed_shares,
 )
 from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.commitments import note_solution_taken
 from bottleneck_lab.workspace.diagnosis_file import load_answers
-from bottleneck_lab.workspace.last_figures import keep_figures
-from bottleneck_lab.workspace.start import start_workspace
+from bottleneck_lab.workspace.start import start_workspace, take_solution
 
 PASSES = 4
 CONV, NORM, POOL, ADD, OUTER = "aten::conv", "aten::norm", "aten::pool", "aten::add_", "aten::conv2d"
@@ -108,11 +110,38 @@ def test_what_a_check_measured_answers_its_questions(truth):
     assert measured_answers({}) == {}
 
 
-def test_a_solution_quotes_the_last_check_since_another_machine_has_other_operators(truth, tmp_path):
+def a_failed_check(truth):
+    return Verdict(
+        outcome=Outcome.FAIL,
+        reason="wrong diagnosis",
+        summary="",
+        lab="resnet-top-ops",
+        lab_hash="",
+        submission_hash="",
+        device="cpu",
+        criteria=[],
+        environment={},
+        isolation={},
+        started_at="",
+        duration_s=0.0,
+        measurement=finding._details(truth, 4),
+    )
+
+
+def test_a_check_of_the_copied_solution_quotes_this_machine_since_another_has_other_operators(truth, tmp_path):
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
-    keep_figures(workspace, finding._details(truth, 4))
-    solution._quote_own_figures(workspace)
+    note_solution_taken(workspace)
+    take_solution(workspace)
+    quote_own_figures(workspace, a_failed_check(truth))
     assert problems(load_answers(workspace.root), truth) == {}
+
+
+def test_a_check_never_tells_a_learner_the_figures_that_it_asks_for(truth, tmp_path):
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    quote_own_figures(workspace, a_failed_check(truth))
+    note_solution_taken(workspace)
+    quote_own_figures(workspace, a_failed_check(truth))
+    assert len(problems(load_answers(workspace.root), truth)) == 4
 
 
 def test_nothing_answered_fails_everywhere(truth):

@@ -10,7 +10,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from bottleneck_lab.cohort.protocol import Receipt
-from bottleneck_lab.grading.attest import Verification, fingerprint, read_regular
+from bottleneck_lab.grading.attest import NAME_A_VERDICT, Verification, fingerprint, read_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -46,7 +46,7 @@ def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | N
     Raises UsageError when it cannot be read.
     """
     try:
-        receipt = msgspec.json.decode(read_regular(path), type=Receipt)
+        receipt = msgspec.json.decode(read_regular(path, NAME_A_VERDICT), type=Receipt)
     except msgspec.DecodeError:
         return None
     problem = receipt_problem(receipt, public_key)

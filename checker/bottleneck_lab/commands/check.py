@@ -22,6 +22,7 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture, problems
 from bottleneck_lab.grading.verdict import Prediction, Standing, Verdict
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
@@ -30,10 +31,9 @@ from bottleneck_lab.report.console import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
-from bottleneck_lab.workspace.last_figures import keep_figures
 from bottleneck_lab.workspace.progress import note_attempt
 from bottleneck_lab.workspace.standing import standing_of as worth
 
@@ -187,13 +187,26 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
             diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )
-    keep_figures(workspace, verdict.measurement)
+    quote_own_figures(workspace, verdict)
     verdict = without_answers(lab, verdict)
     if not questions:
         return verdict
     if prediction and any(question.to_reference for question in questions):
         verdict = msgspec.structs.replace(verdict, prediction=_to_reference(workspace, verdict, prediction))
     return msgspec.structs.replace(verdict, diagnosis=standing_of(workspace, verdict, folder))
+
+
+def quote_own_figures(workspace: Workspace, verdict: Verdict) -> None:
+    """Replaces copied reference answers, which are another machine's, by what this one measured. The learner's own answers stay as they are."""
+    copied = load_record(workspace).help.solution and load_answers(workspace.root) == load_answers(
+        workspace.lab.solution
+    )
+    own = kind_of(workspace.lab).answers(verdict.measurement)
+    if copied and own and verdict.reason == "wrong diagnosis":
+        save_answers(workspace, own)
+        note(
+            "The reference answers come from another machine. diagnosis.toml now holds what this one measured: run `lab check` again."
+        )
 
 
 def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction) -> Prediction:

@@ -18,7 +18,6 @@ from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
 from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.captured import captured
@@ -167,19 +166,21 @@ def _said(verdict: Verdict) -> str:
 def check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = False) -> Verdict:
     """The verdict on the shipped files with those of `folder` laid over them.
 
-    The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out. Where the solution's
-    is another machine's (a GPU has other operators), a second check is given what the first has measured.
+    The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out. The solution's answers may be
+    another machine's (a GPU has other operators): then a second check gets what the first has measured, except for answers that `folder` changes.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
         lay_out(lab, folder, workspace)
         verdict = _check_there(lab, folder, workspace, device, sandbox_required)
-        answers = measured_answers(verdict.measurement)
-        if folder == lab.path or verdict.reason != "wrong diagnosis" or not answers:
+        measured = kind_of(lab).answers(verdict.measurement)
+        if folder == lab.path or verdict.reason != "wrong diagnosis" or not measured:
             return verdict
+        given, solution = load_answers(workspace), load_answers(lab.solution)
         text = (workspace / "diagnosis.toml").read_text(encoding="utf-8")
-        for key, answer in answers.items():
-            text = with_answer(text, key, answer)
+        for key, answer in measured.items():
+            if given.get(key) == solution.get(key):
+                text = with_answer(text, key, answer)
         (workspace / "diagnosis.toml").write_text(text, encoding="utf-8")
         return _check_there(lab, folder, workspace, device, sandbox_required)
 

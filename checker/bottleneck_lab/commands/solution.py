@@ -11,11 +11,7 @@ from rich.markdown import Markdown
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 from bottleneck_lab.workspace.commitments import note_solution_taken
-from bottleneck_lab.workspace.diagnosis_file import save_answers
-from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.last_figures import last_figures
 from bottleneck_lab.workspace.progress import note_solution
 from bottleneck_lab.workspace.start import take_solution
 
@@ -36,20 +32,12 @@ def command(
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
     kept = None if show else take_solution(workspace)
-    if not show:
-        _quote_own_figures(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
     if json:
         print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
     else:
         _tell(text, workspace.lab.spec.editable, str(kept) if kept else None, show=show)
-
-
-def _quote_own_figures(workspace: Workspace) -> None:
-    """Answers that a check measures are the last check's, where there is one: the reference was captured elsewhere."""
-    if quoted := measured_answers(last_figures(workspace)):
-        save_answers(workspace, quoted)
 
 
 def _ask(*, show: bool) -> None:

@@ -10,7 +10,8 @@ import typer
 from bottleneck_lab.cohort.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
-from bottleneck_lab.grading.attest import load_public_key, verify_file
+from bottleneck_lab.grading.attest import Verification, load_public_key, verify_file
+from bottleneck_lab.grading.verdict import Verdict
 
 EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
@@ -18,11 +19,18 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 def command(
     file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed, or a receipt.")],
     key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
+    learner: Annotated[
+        str | None,
+        typer.Option("--learner", help="Whose verdict it must be, by their name in the cohort.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not."""
+    """Check the signature on a verdict, offline, and see whose it is.
+
+    Exit code 0: signed with that key, for that learner if you name one; 1: not.
+    """
     public_key = load_public_key(key)
-    verification = verify_receipt(file, public_key) or verify_file(file, public_key)
+    verification = _of(learner, verify_receipt(file, public_key) or verify_file(file, public_key))
     if json:
         print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
     else:
@@ -35,8 +43,27 @@ def command(
             verdict = verification.verdict
             about = f"{verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}"
             say(f"  {_one_line(about)}")
+            say(f"  {_one_line(_whose(verdict))}")
     if not verification.ok:
         raise typer.Exit(ExitCode.FAIL)
+
+
+def _of(learner: str | None, verification: Verification) -> Verification:
+    """Turned down where a genuine verdict is somebody else's."""
+    verdict = verification.verdict
+    theirs = verdict.binding.learner if verdict and verdict.binding else None
+    if learner is None or verdict is None or not verification.ok or theirs == learner:
+        return verification
+    whose = f"{theirs}'s" if theirs else "nobody's in particular"
+    return Verification(False, f"The signature is genuine, but the verdict is {whose}, not {learner}'s.", verdict)
+
+
+def _whose(verdict: Verdict) -> str:
+    """Learner, cohort and submission that a runner measured: the same PASS is worth nothing in another name."""
+    if verdict.binding is None:
+        return "For nobody in particular: it was not measured for a cohort."
+    bound = verdict.binding
+    return f"For {bound.learner} in cohort {bound.cohort}, submission {bound.submission}, nonce {bound.nonce}"
 
 
 def _one_line(text: str) -> str:

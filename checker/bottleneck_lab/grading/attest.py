@@ -36,6 +36,9 @@ PEM_BYTES = 1 << 16
 """Many times the size of an Ed25519 key in PEM form."""
 
 
+NAME_A_VERDICT = "Name a verdict file, as `lab check --json` writes it."
+
+
 class Verification(msgspec.Struct, frozen=True):
     """Whether a file is a verdict signed with the given key; `verdict` is None where the file does not hold one."""
 
@@ -72,12 +75,14 @@ def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
 
     Raises UsageError when the file cannot be read at all.
     """
-    return verify_bytes(read_regular(path), public_key)
+    return verify_bytes(read_regular(path, NAME_A_VERDICT), public_key)
 
 
-def read_regular(path: Path) -> bytes:
-    """What a regular file holds, up to one byte more than MAX_BYTES. Raises UsageError for a file that cannot be read, or a pipe, which might never end."""
-    remedy = "Name a verdict file, as `lab check --json` writes it."
+def read_regular(path: Path, remedy: str) -> bytes:
+    """What a regular file holds, up to one byte more than MAX_BYTES.
+
+    Raises UsageError, with `remedy`, for a file that cannot be read, or a pipe, which might never end.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
@@ -277,9 +282,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     """A published key. Raises UsageError when the file is not an Ed25519 public key in PEM form."""
     remedy = "Ask your instructor for the cohort's public key (a .pub file)."
     try:
-        return public_key_of(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", remedy) from error
+        return public_key_of(read_regular(path, remedy))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is not a public key in PEM form.", remedy) from error
     except TypeError as error:

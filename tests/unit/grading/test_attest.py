@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,15 +10,17 @@ import sys
 
 import msgspec
 import pytest
+import typer
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bottleneck_lab.commands.verify import command as verify_command
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 from bottleneck_lab.grading import attest
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
+from bottleneck_lab.grading.verdict import Binding, CriterionResult, Outcome, Prediction, Verdict
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key()
@@ -371,6 +374,22 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="not a regular file"):
         attest.verify_file(tmp_path / "pipe", PUBLIC)
+    with pytest.raises(UsageError, match="not a regular file"):
+        attest.load_public_key(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(("learner", "theirs"), [(None, True), ("ada", True), ("grace", False)])
+def test_lab_verify_says_whose_verdict_it_is(tmp_path, capsys, learner, theirs):
+    bound = msgspec.structs.replace(VERDICT, binding=Binding("spring", "ada", "s-17", "n0nce"))
+    (tmp_path / "verdict.json").write_bytes(encode(attest.sign(bound, KEY)))
+    (tmp_path / "key.pub").write_bytes(
+        PUBLIC.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    with contextlib.nullcontext() if theirs else pytest.raises(typer.Exit):
+        verify_command(tmp_path / "verdict.json", tmp_path / "key.pub", learner)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "For ada in cohort spring, submission s-17, nonce n0nce" in told
+    assert ("the verdict is ada's, not grace's" in told) != theirs
 
 
 def test_a_signed_fail_says_so():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -116,6 +116,10 @@ class Kind(ABC, Generic[S]):
         for id_ in self.required:
             if id_ not in {criterion.id for criterion in declared}:
                 yield f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the criterion `{id_}`."
+
+    def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:  # noqa: ARG002 - for kinds to override
+        """What a check's own figures (`Verdict.measurement`) answer of the questions in `asks`; empty where nothing was measured."""
+        return {}
 
     def needs_correctness(self) -> bool:
         """Whether every lab of this kind must have a criterion of correctness."""

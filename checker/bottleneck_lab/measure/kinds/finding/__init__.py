@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -58,6 +59,11 @@ class FindingKind(Kind[FindingSettings]):
         from bottleneck_lab.measure.kinds.finding.check import profile
 
         return profile(context, trace, on_line)
+
+    def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:
+        from bottleneck_lab.measure.kinds.finding.answers import measured_answers
+
+        return measured_answers(measurement)
 
     def needs_correctness(self) -> bool:
         return False

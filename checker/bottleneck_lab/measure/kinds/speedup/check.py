@@ -2,7 +2,8 @@
 
 Reference and learner take turns in an order drawn at random, one frozen while the other runs; the statistic is the ratio of each pair.
 Every timed answer is judged, after the clock has stopped, and so are 100 further ones that nobody times, mixed with them: of code that errs in one
-call out of twenty, 0.6% would not be caught. Their number depends on nothing that the learner's code does.
+call out of twenty, 0.6% would not be caught. How fast the code is does not change their number; code that has already failed gets those that fit in
+15 seconds, which can only change the reason.
 """
 
 from __future__ import annotations
