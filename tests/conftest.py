@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from .quick import Quick, long_files_first
-from .tools import NO_BROWSER, NO_SANDBOX
+from .tools import LEFT_OUT
 
 ROOT = Path(__file__).parents[1]
 settings.register_profile("lab", deadline=None)
@@ -63,7 +63,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     skipped = Counter(
         reason
         for report in terminalreporter.stats.get("skipped", [])
-        for reason in filter(None, (NO_SANDBOX, NO_BROWSER))
+        for reason in LEFT_OUT
         if reason in str(report.longrepr)
     )
     for reason, count in skipped.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap_problem
 
@@ -16,3 +17,8 @@ NO_SANDBOX = (
     bubblewrap_problem() and f"no sandbox, since bubblewrap is {bubblewrap_problem()}: apt-get install bubblewrap"
 )
 NO_BROWSER = "" if browser_path() else "no browser, since Chromium is not installed: apt-get install chromium"
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin/initdb"), default=None)
+"""The newest PostgreSQL's program that makes a database."""
+NO_POSTGRES = "" if POSTGRES else "PostgreSQL is not installed: apt-get install postgresql"
+LEFT_OUT = tuple(filter(None, (NO_SANDBOX, NO_BROWSER, NO_POSTGRES)))
+"""Why some tests cannot run here, each with its remedy."""

@@ -24,7 +24,7 @@ from bottleneck_lab.cohort.runner import Runner
 from bottleneck_lab.cohort.structs import inspect_structs
 
 from ..processes import ends_with_us, soon
-from ..tools import NO_SANDBOX
+from ..tools import NO_POSTGRES, NO_SANDBOX, POSTGRES
 from .fake_job import COMMAND
 
 MINI = Path(__file__).parents[1] / "integration" / "mini"
@@ -47,10 +47,9 @@ def mini(monkeypatch, tmp_path):
 
 
 def _programs() -> Path:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    return found[-1].parent
+    if POSTGRES is None:
+        pytest.skip(NO_POSTGRES)
+    return POSTGRES.parent
 
 
 class PostgreSQL:

@@ -317,4 +317,7 @@ def test_the_triton_kernels_compile_for_hopper_without_a_gpu(folder, tmp_path, m
         # bytes from 8 rows to the next 8, a tile's rows times 128 bytes from 64 columns of the values to the next 64, and 16 rows a step.
         described, panel, step = 1 << 62 | 1024 >> 4 << 32, module.KEYS * 128 >> 4 << 16, 16 * 128 >> 4
         numbers = {int(number) for number in re.findall(r"(?<=, )\d+(?=;)", made["ptx"])}
-        assert {described, *(panel + i * step for i in range(module.KEYS // 16))} <= numbers
+        steps = {panel + i * step for i in range(module.KEYS // 16)}
+        assert described in numbers
+        # Triton 3.8 adds the two up when it compiles, 3.9 leaves that to the GPU.
+        assert steps <= numbers or {described + at for at in steps} <= numbers

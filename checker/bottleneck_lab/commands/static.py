@@ -9,7 +9,7 @@ from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import print_json
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.speedup import HostCall, SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup import HostCall
 from bottleneck_lab.measure.kinds.speedup.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.static_check import check_source, readable
 from bottleneck_lab.report.console import render_compiled
@@ -28,9 +28,7 @@ def show_static(workspace: Workspace, *, as_json: bool) -> None:
     sources = [workspace.root / name for name in lab.spec.editable if name.endswith(".cu")]
     if not sources:
         raise UsageError(f"{lab.slug} has no CUDA source to compile.", "`lab check` measures it.")
-    settings = kind_of(lab).settings(lab, "cuda")
-    calls = settings.launches if isinstance(settings, SpeedupSettings) else ()
-    found = [_compile(source, calls) for source in sources]
+    found = [_compile(source, kind_of(lab).launches(lab)) for source in sources]
     if as_json:
         print_json(found)
         return

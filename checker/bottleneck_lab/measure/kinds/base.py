@@ -18,6 +18,7 @@ from bottleneck_lab.measure.settings import Settings
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.scaling import Sweep
     from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.kinds.speedup import HostCall
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 S = TypeVar("S", bound=Settings)
@@ -116,6 +117,10 @@ class Kind(ABC, Generic[S]):
         for id_ in self.required:
             if id_ not in {criterion.id for criterion in declared}:
                 yield f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the criterion `{id_}`."
+
+    def launches(self, lab: Lab) -> tuple[HostCall, ...]:  # noqa: ARG002 - for kinds to override
+        """What `lab check --static` calls to see how the lab's CUDA kernels are launched."""
+        return ()
 
     def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:  # noqa: ARG002 - for kinds to override
         """What a check's own figures (`Verdict.measurement`) answer of the questions in `asks`; empty where nothing was measured."""

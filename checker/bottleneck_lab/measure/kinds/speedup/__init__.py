@@ -76,6 +76,9 @@ class SpeedupKind(Kind[SpeedupSettings]):
 
         return profile(context, trace, on_line)
 
+    def launches(self, lab: Lab) -> tuple[HostCall, ...]:
+        return self.settings(lab, "cuda").launches
+
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         *python, entry = super().program(lab, device, tool)
         sanitize = self.settings(lab, device).sanitize if tool == "sanitizer" else None
