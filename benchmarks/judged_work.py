@@ -79,7 +79,9 @@ def all_work(labs: Iterable[Lab]) -> Iterator[tuple[Lab, Work]]:
 
 def files_of(lab: Lab, work: Work) -> str:
     """A hash of what the verdict depends on."""
-    found = hashlib.sha256(msgspec.json.encode(lab.spec.devices[work.device]))
+    spec = lab.spec.devices[work.device]
+    asked = [msgspec.structs.replace(criterion, text="") for criterion in spec.criteria]
+    found = hashlib.sha256(msgspec.json.encode([spec.settings, asked]))
     with tempfile.TemporaryDirectory() as scratch:
         for folder in (lab.path, _folder_of(lab, work, Path(scratch))):
             for path in sorted(folder.rglob("*")):
