@@ -232,9 +232,9 @@ def markdown(result: dict) -> str:
     head = ["threads", "length", "dim", "mask", "heads", "SDPA ms", *names, "solution GFLOP/s", "other cores"]
     lines = [
         f"Speed of each kernel relative to PyTorch's `scaled_dot_product_attention` (flash backend, pinned): above 1 is faster. "
-        f"Median of {result['rounds']} rounds in which all took turns on the same inputs. 'other cores': how many other programs kept busy "
-        f"meanwhile; a row above {QUIET_CORES} was measured again, up to {TRIES} times, and the quietest try kept."
-        + (f" Times are those of {LAUNCHES} launches, without copies." if "gpu" in result["machine"] else ""),
+        f"Median of {result['rounds']} rounds in which all took turns on the same inputs. 'other cores' is how many cores other programs kept "
+        f"busy; a row above {QUIET_CORES} was measured again, up to {TRIES} times, keeping the quietest try."
+        + (f" Times are for {LAUNCHES} launches, without copies." if "gpu" in result["machine"] else ""),
         "",
         f"Measured {result['date']} by `{result['command']}` on: {seen}.",
         "",

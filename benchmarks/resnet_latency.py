@@ -188,7 +188,7 @@ def host(options):
         f"`python benchmarks/resnet_latency.py --host --calls {options.calls}`, {platform.machine()}, one thread of {os.cpu_count()} cores, no GPU, "
         f"{time.strftime('%B %Y')}. Measured: a request without its network.\n\n"
         f"| script | host's part, ms |\n| --- | --- |\n{rows}\n\n"
-        f"Calculated from these, never measured, with what `ASSUMED` in the benchmark says of hosts and networks:\n\n{expected_table(host_ms)}"
+        f"Calculated from these figures, never measured, using the hosts and networks that `ASSUMED` in the benchmark lists:\n\n{expected_table(host_ms)}"
     )
 
 

@@ -350,11 +350,11 @@ def page(checks: list[dict[str, Any]]) -> str:
         f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a line of verdict_reliability.jsonl.",
         *(f"- {count} on: {name}" for name, count in machines.most_common()),
         "",
-        "The level is the speed in multiples of what the lab asks for; how it is known is said at the top of the program.",
-        "Loads are one process each: a loop, copies of 64 MB, writes with fsync; *quiet* is a virtual machine with nothing else of ours running.",
-        "*Measured* is the median over the checks of figure over target, which is the level as the checks saw it.",
+        "The level is the speed as a multiple of the lab's target. The top of the program explains how it is known.",
+        "Each load is one process: a loop, copies of 64 MB, or writes with fsync. *Quiet* is a virtual machine on which we ran nothing else.",
+        "*Measured* is the median, over the checks, of figure divided by target: the level as the checks saw it.",
         "",
-        "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds a check | protocol's share of a call |",
+        "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds per check | protocol's share of a call |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for slug, subject in SUBJECTS.items():
@@ -363,7 +363,7 @@ def page(checks: list[dict[str, Any]]) -> str:
                 cell = [line for line in checks if (line["lab"], line["load"], line["level"]) == (slug, kind, level)]
                 if cell:
                     out.append(_row(slug, kind, level, cell))
-    return "\n".join([*out, "", "## What this bears", "", *_bounds(checks), "", *_others(checks)]) + "\n"
+    return "\n".join([*out, "", "## What this shows", "", *_bounds(checks), "", *_others(checks)]) + "\n"
 
 
 def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
@@ -382,7 +382,7 @@ def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
 def _bounds(checks: list[dict[str, Any]]) -> list[str]:
     """Counts with the upper Clopper–Pearson bound, beside what is promised."""
     rows = [
-        f"Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). A bound above the promise: so few checks cannot bear it.",
+        f"Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). If a bound is above the promise, there are too few checks to confirm it.",
         "",
         "| lab | promise | where | seen | at most |",
         "| --- | --- | --- | --- | --- |",
@@ -417,7 +417,7 @@ def _others(checks: list[dict[str, Any]]) -> list[str]:
         if line["level"] != 1.0 and line["outcome"] != ("PASS" if line["level"] > 1 else "FAIL")
     )
     rows = [f"| {count} | {' | '.join(map(str, key))} |" for key, count in said.most_common()]
-    head = ["## Checks that did not come to their level's outcome", ""]
+    head = ["## Checks with another outcome than their level calls for", ""]
     table = ["| times | lab | load | level | outcome | what it said |", "| --- | --- | --- | --- | --- | --- |"]
     return [*head, *([*table, *rows] if rows else ["None."])]
 

@@ -67,7 +67,7 @@ def _listed(help_text: str) -> list[str]:
 
 def _labs() -> str:
     """The course as a table."""
-    rows = ["| lab | stage | what you get to see | about | devices |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| lab | stage | symptom | time | devices |", "| --- | --- | --- | --- | --- |"]
     course = tomllib.loads((ROOT / "labs" / "course.toml").read_text(encoding="utf-8"))
     for stage in course["stages"]:
         for slug in stage["labs"]:
