@@ -26,38 +26,38 @@ from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
     "Look around": {
-        "list": "Show the course: every lab, what you learned in it, and how far you are.",
-        "doctor": "Examine this machine: what is here, what is missing, what it would unlock, and how to get it.",
-        "data": "Create the labs' data set, or verify and complete the one that is here.",
-        "monitor": "Show the GPUs' utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
+        "list": "List the course's labs, with your progress and results.",
+        "doctor": "Check this machine: what works, what is missing, what that would unlock, and how to get it.",
+        "data": "Create the labs' data set, or verify and complete an existing one.",
+        "monitor": "Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
     },
     "Work on a lab": {
         "start": "Start a lab: copy its files into a folder, and create its data set if it is missing.",
-        "run": "Run the workload in this folder as it is now, and show its output.",
+        "run": "Run this lab's workload as it is now, and show its output.",
         "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
         "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
-        "compare": "Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.",
-        "diagnose": "Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.",
+        "compare": "Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.",
+        "diagnose": "Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.",
         "check": "Measure your work and get a verdict.",
-        "watch": "Run a check each time you save one of the lab's editable files. Ctrl-C stops it.",
+        "watch": "Run a check every time you save one of the lab's editable files. Stop with Ctrl-C.",
     },
     "Help and history": {
-        "hint": "Take the next hint. Each says a little more than the one before.",
-        "reset": "Restore the lab's original files. Your own versions are kept, and you are told where.",
-        "solution": "Copy the reference solution into this folder. Your own files are kept.",
-        "history": "List your checks of this lab, with predicted beside measured.",
-        "verify": "Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not.",
+        "hint": "Show the next hint. Each one gives away a little more.",
+        "reset": "Restore the lab's original files. Your edited files are saved first.",
+        "solution": "Copy the reference solution into this folder. Your own files are saved first.",
+        "history": "List your checks of this lab, with the predicted and the measured gain.",
+        "verify": "Verify a verdict's signature, offline. Exit code 0: signed with that key; 1: not.",
     },
     "In a cohort": {
         "join": "Join a cohort. No account is needed: a name or pseudonym will do.",
-        "submit": "Hand in your work to the cohort that you joined.",
-        "status": "Show where you stand in the cohort: submissions, what is left, announcements.",
+        "submit": "Submit your work to your cohort.",
+        "status": "Show your standing in the cohort: submissions, how many are left, announcements.",
     },
     "For instructors": {
-        "cohort": "Run a cohort: a room of learners, and the runner that measures what they hand in.",
+        "cohort": "Run a cohort: a room of learners, and the runner that measures their submissions.",
     },
     "For authors": {
-        "dev": "Write labs: create one, and prove that it works.",
+        "dev": "Write labs: create one and prove that it works.",
     },
 }
 """Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
@@ -188,7 +188,7 @@ def _lab(
 ) -> None:
     """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
 
-    Without a command: where you are, and what to do next.
+    On its own, `lab` shows where you are and what to do next.
     """
     if context.invoked_subcommand is None:
         module_of("where").command()

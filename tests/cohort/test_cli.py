@@ -95,7 +95,7 @@ def test_a_workshop_on_the_command_line(served, here):
     good("start", "slow", "work", home=home)
     work = place / "work"
     refused = lab("submit", home=home, at=work)
-    assert (refused.returncode, "The diagnosis is not complete" in refused.stderr) == (2, True)
+    assert (refused.returncode, "The diagnosis is incomplete" in refused.stderr) == (2, True)
     (work / "diagnosis.toml").write_text('cause = "the loop in Python"\ngain = 3.0\n')
     (work / "work.py").write_text("# wrong\n")
     failed = lab("submit", home=home, at=work)

@@ -163,7 +163,7 @@ class TestWhereAndList:
         assert "You have passed 0 of 5 labs" in done.stdout
         assert "only          0 of 5  then you can tell a pass from a failure" in done.stdout
         assert "Next: lab start slow" in done.stdout
-        assert "only, 0 of 5 passed: after it you can tell a pass from a failure" in learner.lab("list").stdout
+        assert "only, 0 of 5 passed: by the end you can tell a pass from a failure" in learner.lab("list").stdout
 
     def test_inside_a_workspace_the_next_step_is_told(self, learner):
         done = learner.lab(at=learner.start())
@@ -334,7 +334,7 @@ class TestHintsResetSolution:
         first, second = learner.lab("hint", at=place).stdout, learner.lab("hint", at=place).stdout
         assert first.startswith("Hint 1 of 2: Count")
         assert second.startswith("Hint 2 of 2: NumPy")
-        assert "no further hints" in learner.lab("hint", at=place).stdout
+        assert "no more hints" in learner.lab("hint", at=place).stdout
         assert [row["number"] for row in learner.json("hint", "--again", at=place)["hints"]] == [1, 2]
 
     def test_reset_says_where_the_edits_are(self, learner):
@@ -438,7 +438,7 @@ class TestDiagnose:
         place = learner.start()
         done = learner.lab("check", at=place)
         assert done.returncode == 2
-        assert "diagnosis is not complete" in done.stderr
+        assert "diagnosis is incomplete" in done.stderr
         assert not (place / ".lab" / "attempts").exists()
 
     def test_revealing_costs_every_hint_and_is_recorded(self, learner):
@@ -576,9 +576,9 @@ class TestCheck:
         done = learner.lab("check", at=place)
         assert done.returncode == 0, done.stdout
         assert "PASS" in done.stdout
-        assert "0001-torch is of older code than the last check" in done.stdout
+        assert "0001-torch shows older code than the last check" in done.stdout
         assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
-        assert "0001-torch is of older code than the last check" in (place / "page.html").read_text()
+        assert "0001-torch shows older code than the last check" in (place / "page.html").read_text()
         row = learner.json("history", at=place)["checks"][-1]
         assert row["diagnosis"]["copied"], "the solution's own files"
         assert row["predicted"] == 40.0

@@ -195,4 +195,4 @@ def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):
     assert "1 Shared memory is read and written with bank conflicts" not in told.stdout, "nothing is diagnosed yet"
     none = subprocess.run([*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", check=False, **run)
     assert none.returncode == 2
-    assert "came with no report of 'nsys'" in none.stderr
+    assert "does not ship with a 'nsys' report" in none.stderr

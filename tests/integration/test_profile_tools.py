@@ -151,7 +151,7 @@ def test_a_capture_that_shows_nothing_leaves_nothing(folder, arguments, words):
         (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is not a schedule"),
         (["--check", "all", "--", "net.py"], 2, "memcheck, racecheck"),
         (["--out", ".", "--", "net.py"], 2, "exists already"),
-        (["--stack"], 2, "only --tool and --device"),
+        (["--stack"], 2, "only choose --tool and --device"),
         ([], 2, "There is no lab in this folder"),
     ],
 )

@@ -21,7 +21,7 @@ def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict
         key, equals, value = text.partition("=")
         if not equals or key not in by_id:
             wrong.append(
-                f"'{text}' answers no question here: write ID=VALUE, with one of {', '.join(by_id) or 'none'}."
+                f"'{text}' does not answer a question of this lab. Write ID=VALUE, where ID is one of {', '.join(by_id) or 'none'}."
             )
             continue
         found = read_answer(by_id[key], value)

@@ -44,7 +44,7 @@ Sign = Annotated[
     Path | None,
     typer.Option(
         "--sign",
-        help="A runner's private key (`lab dev key`): the verdict is signed as 'verified'.",
+        help="Sign the verdict as 'verified' with this private key of a runner (`lab dev key`).",
         show_default=False,
     ),
 ]
@@ -52,12 +52,15 @@ Sign = Annotated[
 
 WhenQuiet = Annotated[
     float | None,
-    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait at most so long for other programs to end."),
+    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait up to this long for other programs to finish."),
 ]
 
 
 Static = Annotated[
-    bool, typer.Option("--static", help="Measure nothing: compile the lab's CUDA kernels and say what became of them.")
+    bool,
+    typer.Option(
+        "--static", help="Measure nothing: compile the lab's CUDA kernels and show what the compiler made of them."
+    ),
 ]
 
 
@@ -86,7 +89,7 @@ def command(
     else:
         render_verdict(attempt.verdict, console())
         _tell_of_older_capture(workspace)
-        note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
+        note(f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report --html` plots them.")
         tell_next(workspace)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
@@ -142,8 +145,8 @@ def require_diagnosis(workspace: Workspace) -> None:
     wrong = problems(questions, answers)
     if wrong:
         raise UsageError(
-            f"The diagnosis is not complete. {_what_is_missing(wrong, answers)}",
-            "`lab diagnose` asks the questions; a check measures once they are answered.",
+            f"The diagnosis is incomplete. {_what_is_missing(wrong, answers)}",
+            "Answer the questions with `lab diagnose`; a check measures only after that.",
         )
     if questions:
         commit_answers(workspace)
@@ -160,13 +163,13 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
     """Raises MachineError where the code under test could read the key that is to vouch for it."""
     if bubblewrap() is None:
         raise MachineError(
-            "A verdict is signed only where the code under test is in a sandbox: without one it can read the key.",
-            "Install bubblewrap (`lab doctor` says whether it works), or check without --sign.",
+            "A verdict is signed only if the code under test runs in a sandbox; otherwise that code could read the key.",
+            "Install bubblewrap (`lab doctor` shows whether it works), or check without --sign.",
         )
     if is_visible(key_file, [data_folder(lab)]):
         raise MachineError(
-            f"The sandbox shows {key_file.parent} to the code under test, and the key with it.",
-            "Keep the key in a folder of your home that holds nothing else.",
+            f"The code under test can read {key_file.parent} inside the sandbox, and the key with it.",
+            "Move the key to a folder in your home that holds nothing else.",
         )
 
 

@@ -31,28 +31,30 @@ def command(
     before: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, a trace, a capture's folder, or a folder of repeated captures; by default the first here.",
+            help="The old version: a capture's number, a trace, a capture folder, or a folder of repeated captures (default: the first here).",
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
     after: Annotated[
         str | None,
         typer.Argument(
-            help="The same of the other version; by default the latest here.", autocompletion=completion.capture_numbers
+            help="The new version, in the same forms (default: the latest here).",
+            autocompletion=completion.capture_numbers,
         ),
     ] = None,
     control: Annotated[
         Path | None,
-        typer.Option("--control", help="A folder of captures of the first version again, recorded in the same turns."),
+        typer.Option("--control", help="A folder of repeat captures of the old version, recorded in the same rounds."),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with both timelines, aligned.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write an HTML page with both timelines, aligned.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.
+    """Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.
 
-    With one capture of each, their steps are compared. Repeated captures, recorded in turns, also show what differs from run to run.
-    With --control, what the same code shows as changed is not said of the other.
-    """
+    With one capture of each, the steps are compared. Repeated captures, recorded alternately, also show run-to-run variation. With --control, a difference
+    that the old version also shows against itself is not counted as a change."""
     keep_freed()
     sides = _sides(before, after)
     again = _control(control, sides)
@@ -83,8 +85,8 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(
-            f"Repeated captures are compared pair by pair, and there are {counts}.",
-            "Record both versions equally often, in turns.",
+            f"Repeated captures are compared in pairs, but there are {counts}.",
+            "Record both versions equally often, alternating between them.",
         )
     return sides
 
@@ -97,8 +99,8 @@ def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
     if len(again) == len(sides[0]) > 1:
         return again
     raise UsageError(
-        f"A control needs as many captures as each version, and there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
-        "Record the first version twice in every turn: `lab profile --out again/01 -- …`.",
+        f"A control needs as many captures as each version, but there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
+        "Record the old version twice in every round: `lab profile --out again/01 -- …`.",
     )
 
 

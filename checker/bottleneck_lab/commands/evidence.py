@@ -70,8 +70,8 @@ def mismatch(workspace: Workspace, folder: Path) -> str | None:
     if checked is None or description.get("code", "") in ("", checked.submission_hash) or not checked.submission_hash:
         return None
     if description["made_at"] > checked.started_at:
-        return f"{folder.name} is of newer code than the last check; `lab check` measures it."
-    return f"{folder.name} is of older code than the last check; `lab profile` makes a new capture."
+        return f"{folder.name} shows newer code than the last check; `lab check` measures it."
+    return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
 
 
 def readable(workspace: Workspace) -> list[Path]:

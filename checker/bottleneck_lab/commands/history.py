@@ -31,20 +31,22 @@ EXAMPLE = "lab history --json"
 
 def command(
     course: Annotated[
-        bool, typer.Option("--course", help="Your predictions over all labs, beside what was measured.")
+        bool, typer.Option("--course", help="Your predictions across all labs, next to what was measured.")
     ] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="With --course: write a page that draws them.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="With --course: write an HTML page that plots them.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List your checks of this lab, with predicted beside measured.
+    """List your checks of this lab, with the predicted and the measured gain.
 
-    With --course, your predictions over all labs: how often they are right, and whether you promise too much.
+    With --course, your predictions across all labs: how often they are right, and whether you tend to promise too much.
     """
     if course:
         _show_course(html, as_json=json)
         return
     if html:
-        raise UsageError("--html draws the predictions of the whole course.", "Add --course.")
+        raise UsageError("--html plots the predictions of the whole course.", "Add --course.")
     workspace = here()
     rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
     cases = load_drawn(workspace)
@@ -54,7 +56,7 @@ def command(
     if rows:
         _show(rows)
     else:
-        say("There are no checks yet: `lab check` makes one.")
+        say("No checks yet. `lab check` runs one.")
     _show_diagnoses(workspace, record)
     for case in cases:
         said = {True: "named its cause", False: "did not name its cause", None: "not answered yet"}[case.named]
@@ -70,7 +72,9 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif found is None:
-        say("No check has a prediction beside a measured gain yet: `lab diagnose` asks for one where there is a gain.")
+        say(
+            "No check has both a prediction and a measured gain yet. `lab diagnose` asks for a prediction where there is a gain."
+        )
     else:
         _show_calibration(found)
 

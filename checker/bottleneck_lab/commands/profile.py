@@ -36,22 +36,22 @@ from bottleneck_lab.workspace.home import home
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
 _Program = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program; by default this folder's lab.")
+    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab).")
 ]
-_Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")]
 _Limit = Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")]
 _Shapes = Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")]
-_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: write a folder for TensorBoard too.")]
+_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: also write a folder for TensorBoard.")]
 _Schedule = Annotated[
     str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps.")
 ]
 _Metrics = Annotated[
-    str, typer.Option("--metrics", help="ncu: these metrics, separated by commas, instead of its full set.")
+    str, typer.Option("--metrics", help="ncu: measure these metrics (comma-separated) instead of its full set.")
 ]
 _Check = Annotated[
     str,
     typer.Option(
-        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several, separated by commas."
+        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several of them (comma-separated)."
     ),
 ]
 
@@ -65,10 +65,12 @@ def command(
     limit_s: _Limit = 3600.0,
     shapes: _Shapes = True,
     memory: Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")] = False,
-    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")] = False,
     schedule: _Schedule = None,
     tensorboard: _Tensorboard = False,
-    kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name matches this expression.")] = "",
+    kernel: Annotated[
+        str, typer.Option("--kernel", help="ncu: only kernels whose name matches this regular expression.")
+    ] = "",
     launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
     skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")] = 0,
     metrics: _Metrics = "",
@@ -78,7 +80,7 @@ def command(
 ) -> None:
     """Capture the lab's workload, or any program after `--`, and show where the time went.
 
-    The profiler's own command line is shown: it can be copied and run by hand.
+    Prints the profiler's own command line, so you can copy it and run it by hand.
     """
     options = Options(
         shapes=shapes,
@@ -103,8 +105,8 @@ def command(
 
 def _only_for_programs() -> None:
     raise UsageError(
-        "In a lab a capture is always made the same way; only --tool and --device can be chosen.",
-        "Name the program, with the arguments that it needs, to use the other options: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
+        "A lab's captures are always made the same way; you can only choose --tool and --device.",
+        "To use other options, name the program and its arguments: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
     )
 
 
@@ -123,7 +125,7 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
 def _known_check(names: str) -> str:
     for name in names.split(","):
         if name not in CHECKS:
-            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
+            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"Choose from {', '.join(CHECKS)}.")
     return names
 
 
@@ -169,8 +171,8 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
             return
         with locked_folder(parent / f"{UNFINISHED}{final.name}") as unfinished:
             if unfinished is None or final.exists():
-                state = "exists already" if unfinished else "is being made by another command"
-                raise UsageError(f"{final} {state}.", "Name a folder that does not exist yet with --out.")
+                state = "exists already" if unfinished else "is being written by another command"
+                raise UsageError(f"{final} {state}.", "Use --out with a folder that does not exist yet.")
             yield final, unfinished
     finally:
         if made_parent:
@@ -182,7 +184,7 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
     """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
-    note(f"The program ran for {captured.ended.seconds:.1f} s, recording and writing included. Reading the capture…")
+    note(f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing. Reading the capture…")
     timeline = None
     if tool == "nsys":
         timeline = _unless_empty(request.out, captured)
@@ -257,7 +259,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         render_summary(summary, console())
     _show_description(folder, tool)
     read_s = time.monotonic() - recorded
-    note(f"Recording took {recorded - began:.1f} s, starting and writing included; reading took {read_s:.1f} s.")
+    note(f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took {read_s:.1f} s.")
     note(f"The capture is in {folder}")
     tell_next(workspace)
 

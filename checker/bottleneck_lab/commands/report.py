@@ -68,37 +68,43 @@ def command(
     capture: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, any trace file, memory snapshot or capture folder, also one of several ranks' traces; by default this lab's latest.",
+            help="A capture's number, or a trace file, memory snapshot or capture folder, also of several ranks (default: this lab's latest).",
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page there.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write one self-contained HTML page to this file.")
+    ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Open the trace in Perfetto; it stays on this machine.")
+        bool, typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine.")
     ] = False,
     query: Annotated[
-        str | None, typer.Option("--query", metavar="SQL", help="Ask the capture's tables; times are in ns.")
+        str | None,
+        typer.Option("--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="BEGIN-END", help="What every thread did in a stretch: 12.5-14 ms.")
+        str | None,
+        typer.Option("--at", metavar="BEGIN-END", help="Show what every thread did in a stretch of time: 12.5-14ms."),
     ] = None,
     gap: Annotated[
-        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for the N-th longest gap of a device.")
+        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap.")
     ] = None,
-    sibling: Annotated[bool, typer.Option("--sibling", help="The case that `lab diagnose --sibling` drew.")] = False,
+    sibling: Annotated[
+        bool, typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew.")
+    ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             "--recorded",
             metavar="TOOL",
-            help="The report that came with this lab: ncu. Its counters are made up until a GPU has recorded real ones.",
+            help="Show the report that ships with this lab: ncu. Its counters are synthetic until real ones are recorded on a GPU.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.
 
-    In a lab, causes and findings appear once a diagnosis is committed. Elsewhere nothing is hidden.
+    In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
     subject = recorded_subject(recorded) if recorded else sibling_subject() if sibling else find_subject(capture)
@@ -184,7 +190,7 @@ def recorded_subject(tool: str) -> Subject:
     slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
     found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
     if not found:
-        raise UsageError(f"{slug} came with no report of '{tool}'.", "`lab profile` makes a capture here.")
+        raise UsageError(f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`.")
     return Subject(found[:1], blind=is_blind_at(workspace.root))
 
 
@@ -193,7 +199,7 @@ def sibling_subject() -> Subject:
     workspace = here()
     traces = traces_of(workspace)
     if not traces:
-        raise UsageError("No further case has been drawn here.", "`lab diagnose --sibling` draws one.")
+        raise UsageError("No other case has been drawn here.", "`lab diagnose --sibling` draws one.")
     return Subject(traces, blind=open_case(workspace) is not None)
 
 
@@ -248,7 +254,7 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     if stretch is None:
         raise UsageError(
             f"'{at}' is not a stretch of time." if at else f"There is no gap {gap} in this capture.",
-            "Give begin and end from the capture's begin: `lab report --at 12.5-14ms`."
+            "Give its start and end, counted from the start of the capture: `lab report --at 12.5-14ms`."
             if at
             else "`lab report` lists the gaps.",
         )
@@ -325,9 +331,9 @@ def open_trace(trace: Path, *, port: int | None = None) -> None:
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):
-            say("There is no browser here that could be opened.")
+            say("No browser could be opened here.")
         elif served.wait(_OPEN_S):
-            say("Perfetto has the trace.")
+            say("Perfetto has loaded the trace.")
             return
         else:
             say(f"No browser fetched the trace within {_OPEN_S} seconds.")

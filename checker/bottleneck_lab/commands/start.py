@@ -29,7 +29,7 @@ def command(
         ),
     ],
     folder: Annotated[
-        Path | None, typer.Argument(help="A new or empty folder; by default, one here named after the lab.")
+        Path | None, typer.Argument(help="A new or empty folder (default: one here, named after the lab).")
     ] = None,
     device: DeviceName = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Do not create the data set now.")] = False,
@@ -52,12 +52,12 @@ def command(
 def _tell(workspace: Workspace, *, new: bool) -> None:
     spec = workspace.lab.spec
     if not new:
-        say(f"You started '{workspace.lab.name}' in this folder before; nothing was changed.")
+        say(f"'{workspace.lab.name}' was already started in this folder; nothing was changed.")
     else:
         say(f"Started '{workspace.lab.name}' on {workspace.info.device}: {spec.title}")
         if workspace.info.device == "virtual":
             say(
-                "`virtual` is an emulated accelerator: your host code runs for real, the device's time is modelled.",
+                "`virtual` is an emulated accelerator: your host code runs for real; the device's times are modelled.",
                 style="dim",
             )
         if "cuda" in spec.devices and gpus() and (missing := gpus_missing(workspace.lab)):

@@ -31,12 +31,12 @@ EXAMPLE = "lab submit"
 LONG_POLL_S = 20.0
 
 Leave = Annotated[
-    bool, typer.Option("--no-wait", help="Return once it is stored; `lab status` shows the verdict later.")
+    bool, typer.Option("--no-wait", help="Return once the submission is stored; `lab status` shows the verdict later.")
 ]
 
 
 def command(device: DeviceName = None, no_wait: Leave = False, json: Json = False) -> None:
-    """Hand in your work to the cohort that you joined.
+    """Submit your work to your cohort.
 
     Exit code, when it waits: that of the verdict, as for `lab check`.
     """
@@ -67,7 +67,7 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
     if problem:
         raise MachineError(
             f"The server's receipt is not genuine: {problem}",
-            "Ask your instructor; join again if the cohort was made anew.",
+            "Ask your instructor. If the cohort was recreated, join again.",
         )
     keep_receipt(accepted.receipt)
     forget_unsent()
@@ -84,11 +84,11 @@ def _send_capture(workspace: Workspace, client: Client) -> str | None:
     try:
         files = capture_files(folder)
     except LabError as error:
-        note(f"{folder.name} stays here: {error.message}")
+        note(f"{folder.name} was not sent: {error.message}")
         return None
     if files is None:
         note(
-            f"{folder.name} stays here: it has more than {MAX_CAPTURE_BYTES >> 20} MiB. What you read off it is not compared."
+            f"{folder.name} was not sent: it is larger than {MAX_CAPTURE_BYTES >> 20} MiB. Your answers will not be compared with it."
         )
         return None
     return client.send_capture(files)
@@ -109,7 +109,7 @@ def _figures(workspace: Workspace) -> dict[str, float]:
     try:
         seen = figures(workspace) or {}
     except LabError as error:
-        note(f"Your capture is left out: {error.message}")
+        note(f"Your capture was not sent: {error.message}")
         return {}
     return {name: value for name, value in seen.items() if math.isfinite(value)}
 
@@ -122,11 +122,11 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
         style="green",
     )
     wait = (
-        "no runner is at work yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
+        "no runner is working yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
     )
-    say(f"{accepted.ahead} before you; {wait}.")
+    say(f"{accepted.ahead} ahead of you; {wait}.")
     if accepted.left is not None:
-        say(f"{accepted.left} submissions for this lab are left.")
+        say(f"{accepted.left} submissions left for this lab.")
 
 
 def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
@@ -134,9 +134,9 @@ def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
 
     standing, said = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
-        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} before you."
+        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} ahead of you."
         if line != said and not quiet:
-            note(f"{line} (Ctrl-C leaves; the submission stays.)" if not said else line)
+            note(f"{line} (Ctrl-C stops waiting; the submission stays.)" if not said else line)
         said = line
         standing = client.standing(standing.submission, standing.version, LONG_POLL_S)
     return standing
@@ -158,7 +158,7 @@ def _show_none(standing: Standing) -> None:
 
     say(standing.note or "Measured.")
     if standing.state == "failed":
-        say("The machine failed, not your work; it does not count. Your instructor sees it.")
+        say("The machine failed, not your work. This does not count, and your instructor can see it.")
 
 
 def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
@@ -173,9 +173,11 @@ def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) ->
         or bound is None
         or (bound.learner, bound.submission) != (joined.learner, standing.submission)
     ):
-        raise MachineError("The verdict that came is not genuine.", "Ask your instructor to look at this submission.")
+        raise MachineError(
+            "The verdict that arrived is not genuine.", "Ask your instructor to look at this submission."
+        )
     kept = keep_verdict(joined.cohort, standing.submission, document)
     if not quiet:
         render_verdict(checked.verdict, console())
-        note(f"The signed verdict is kept in {kept}.")
+        note(f"The signed verdict is saved in {kept}.")
     raise typer.Exit(checked.verdict.outcome.exit_code)

@@ -16,11 +16,11 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed, or a receipt.")],
+    file: Annotated[Path, typer.Argument(help="A verdict signed by a cohort's runner, or a receipt.")],
     key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not."""
+    """Verify a verdict's signature, offline. Exit code 0: signed with that key; 1: not."""
     public_key = load_public_key(key)
     verification = verify_receipt(file, public_key) or verify_file(file, public_key)
     if json:

@@ -24,7 +24,7 @@ def command(
     device: DeviceName = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first check.")] = False,
 ) -> None:
-    """Run a check each time you save one of the lab's editable files. Ctrl-C stops it."""
+    """Run a check every time you save one of the lab's editable files. Stop with Ctrl-C."""
     workspace = here()
     names = [*workspace.lab.spec.editable, "diagnosis.toml"]
     seen = _stamps(workspace, names)
