@@ -70,8 +70,8 @@ TOGETHER_NS = 20_000
 
 SAID: dict[str, str] = {
     "input": "the launching thread was waiting for, or making, the next batch",
-    "launch": "the host was launching one thing after another, but more slowly than the device worked them off",
-    "synchronisation": "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty when it went on",
+    "launch": "the host was launching work, but more slowly than the device finished it",
+    "synchronisation": "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty when it continued",
     "copy": "the host was inside a copy call, staging data",
     "communication": "the host was waiting for other ranks",
     "compilation": "the host was compiling or loading code",
@@ -81,10 +81,10 @@ SAID: dict[str, str] = {
     "between_steps": "the host was between two marked steps and launched nothing",
     "host": "the host launched nothing: it ran operators on the CPU",
     "python": "the host launched nothing and ran no operator: Python, or a wait that was not recorded",
-    "queued": "the next work was queued already: the device's own pause between two kernels, or one stream waiting for another",
+    "queued": "the next work was already queued: the device's own pause between two kernels, or one stream waiting for another",
     "startup": "the device had not been given any work yet",
     "ending": "the device was given no more work",
-    "unknown": "nothing was recorded of the host at that time, or the device had work waiting and yet seems to have done nothing",
+    "unknown": "no host activity was recorded at that time, or the device had work waiting but seems to have done nothing",
 }
 
 

@@ -130,7 +130,7 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
     if not len(steps):
         return []
     if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
-        what = "only ranges were recorded, no operators, calls or device work: nothing is known of what the steps did"
+        what = "only ranges were recorded, no operators, calls or device work: what the steps did is unknown"
         return [Missing(what, 1.0, ALL)]
     starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
@@ -188,4 +188,4 @@ def _overlapping_kernels(timeline: Timeline) -> list[str]:
 
 def _few_steps(timeline: Timeline) -> list[str]:
     steps = len(step_rows(timeline))
-    return ["only one step was recorded: nothing can be said about variation"] if steps == 1 else []
+    return ["only one step was recorded: variation is unknown"] if steps == 1 else []

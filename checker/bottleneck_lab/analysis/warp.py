@@ -1,4 +1,4 @@
-"""What one warp's addresses do to memory, by following its integer arithmetic through a kernel's PTX: sectors a request, passes a bank.
+"""What one warp's addresses do to memory, by following its integer arithmetic through a kernel's PTX: sectors per request, passes a bank.
 
 Nothing is measured and no data are read: what depends on them is unknown, and so is every floating-point number. A branch that hangs on such a value is
 not taken, and an access to such an address is not counted.
@@ -35,7 +35,7 @@ _Key = tuple[int, int, Space, What, int]
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a kernel is launched: threads a block and blocks in x, y, z, dynamic shared memory, and each parameter's bytes, little-endian."""
+    """How a kernel is launched: threads per block and blocks in x, y, z, dynamic shared memory, and each parameter's bytes, little-endian."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -50,8 +50,8 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over `requests`;
-    `least` is what the same bytes need at least."""
+    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over
+    `requests`; `least` is what the same bytes need at least."""
 
     line: int
     caller: int

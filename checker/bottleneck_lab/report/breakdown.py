@@ -55,18 +55,18 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
     return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
 
 
-_COMPUTE = ("compute", "computing", "cat-kernel", "the device did its work: what is listed below")
-_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators ran: those listed below")
+_COMPUTE = ("compute", "computing", "cat-kernel", "the device was working: see the list below")
+_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators were running: see the list below")
 _COMMUNICATION = (
     "communication",
     "communicating only",
     "cat-communication",
-    "the device only communicated, with no computation beside it",
+    "the device only communicated, with no computation in parallel",
 )
-_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation beside it")
+_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation in parallel")
 
 
-_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device did nothing")
+_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
 _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
 """Idle time whose causes are not told."""
 
@@ -134,7 +134,7 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
 
 def _collective(row: CollectiveRow) -> str:
     size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
-    often = f", {row.calls_per_step:.3g} a step"
+    often = f", {row.calls_per_step:.3g} per step"
     buffers = " (DDP's buffers: broadcast_buffers)" if row.collective == "broadcast" and row.calls_per_step >= 1 else ""
     return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
 

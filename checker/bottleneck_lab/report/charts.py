@@ -168,18 +168,18 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
             drawn += [_roof(left, at(highest / rate, highest)), _slope_name(name, left)]
     for row in rows:
         x, y = at(row.intensity, row.flops_per_s)
-        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.3g} FLOP a byte"
+        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.3g} FLOP/byte"
         drawn.append(tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value"))
     drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
     drawn += [
         tag("text", said, x=x, y=192, class_="soft", text_anchor=side)
         for said, x, side in (
             (f"{10**low:.3g}", "2%", "start"),
-            ("FLOP a byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
+            ("FLOP/byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
             (f"{10**high:.3g}", "92%", "end"),
         )
     ]
-    spoken = f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
+    spoken = f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP/byte, both logarithmic"
     return tag("svg", tag("title", spoken), drawn, role="img", height=198)
 
 

@@ -76,9 +76,9 @@ def _print_stalls(sheet: Sheet, kernel: KernelFigures) -> None:
 
 
 def _print_targets(sheet: Sheet, pair: Pair) -> None:
-    sheet.heading("What to attack, the first first")
+    sheet.heading("What to attack, most urgent first")
     if not pair.targets:
-        sheet.line("Nothing stands out: no cause is behind much of the waiting.", indent=1)
+        sheet.line("Nothing stands out: no cause accounts for much of the waiting.", indent=1)
     for number, target in enumerate(pair.targets, start=1):
         sheet.line(target.title, indent=1, lead=f"{number} ", style="bold")
         sheet.line(target.evidence, indent=3)

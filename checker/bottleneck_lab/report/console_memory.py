@@ -23,7 +23,7 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
         sheet.line(f"Memory of device {memory.device}, as its allocator recorded it", style="bold", indent=1)
         sheet.rule()
         _print_levels(sheet, memory)
-        print_holders(sheet, "2  Which lines of the program allocated what is held", memory.holders, ROWS)
+        print_holders(sheet, "2  Which lines of the program allocated the memory held", memory.holders, ROWS)
     if not memories:
         sheet.line("The snapshot holds no memory and no events: was anything recorded before it was taken?")
 

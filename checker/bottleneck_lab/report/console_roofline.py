@@ -63,5 +63,5 @@ def _with_scale(grid: list[list[str]], top: float, bottom: float) -> list[str]:
 
 
 def _intensities(low: float, high: float, columns: int) -> str:
-    left, right, middle = f"{10**low:.2g}", f"{10**high:.2g}", "FLOP a byte; lines: memory, caches, arithmetic"
+    left, right, middle = f"{10**low:.2g}", f"{10**high:.2g}", "FLOP/byte; lines: memory, caches, arithmetic"
     return f"{'':{MARGIN}}{left}{middle:^{max(columns - len(left) - len(right), 0)}}{right}"

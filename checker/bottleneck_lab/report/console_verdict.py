@@ -24,7 +24,7 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, criterion)
     if any(criterion.holds is None for criterion in verdict.criteria):
-        sheet.line("(? means that the measurement could not tell)", style="dim", indent=1)
+        sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     _print_diagnosis(sheet, verdict)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)

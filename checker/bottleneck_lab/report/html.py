@@ -131,7 +131,7 @@ def _header(
 
 
 def _footer() -> Markup:
-    return tag("footer", tag("p", "Made by bottleneck-lab. This file is complete in itself and works offline."))
+    return tag("footer", tag("p", "Made by bottleneck-lab. This file is self-contained and works offline."))
 
 
 def _fill_page(title: str, body: Markup) -> str:

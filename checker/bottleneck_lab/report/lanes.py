@@ -34,13 +34,13 @@ CATEGORIES: dict[str, CategoryStyle] = {
     "copy": CategoryStyle("copy", "cat-copy", "copy"),
     "memset": CategoryStyle("memset", "cat-memset", "memset"),
     "communication": CategoryStyle("communication", "cat-communication", "communication"),
-    "wait": CategoryStyle("wait on the stream", "cat-wait", "wait on the stream, the device does nothing"),
+    "wait": CategoryStyle("wait on the stream", "cat-wait", "wait on the stream, the device is idle"),
     "range": CategoryStyle("range", "cat-range", "range"),
     "operator": CategoryStyle("operator", "cat-operator", "operator"),
     "runtime": CategoryStyle("runtime call", "cat-runtime", "runtime call"),
     "python": CategoryStyle("Python", "cat-python", "Python"),
     **{f"idle-{cause}": CategoryStyle(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
-    "idle": CategoryStyle("idle", "gap-idle", "the device does nothing"),
+    "idle": CategoryStyle("idle", "gap-idle", "the device is idle"),
 }
 
 KIND_CATEGORIES = {

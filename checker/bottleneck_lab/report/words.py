@@ -25,15 +25,15 @@ OUTCOME_MEANS = {
 }
 
 ATTESTATION_MEANS = {
-    "self-attested": "Self-attested: measured on the learner's own machine, signed by nobody.",
+    "self-attested": "Self-attested: measured on the learner's own machine, unsigned.",
     "verified": "Verified: measured and signed by a cohort's runner.",
 }
 
-EMULATED = "The accelerator is emulated: its device times are modelled, the work on the host is real."
+EMULATED = "The accelerator is emulated: its device times are modelled; the work on the host is real."
 
 BLIND = (
-    "What you see is evidence. Causes, findings and the most that a fix can bring appear once you have committed "
-    "a diagnosis: `lab diagnose`. `lab hint` helps on the way."
+    "This is the evidence. Causes, findings and the largest possible gain appear once you commit a diagnosis "
+    "with `lab diagnose`. `lab hint` helps on the way."
 )
 """Said wherever a capture of a lab is shown that has not been diagnosed."""
 
@@ -73,8 +73,9 @@ def format_serving(use: ServingUse) -> str:
     least, most = use.sizes[0][0], use.sizes[-1][0]
     sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
     return (
-        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes {format_duration(use.batch_ns)} for one, "
-        f"then pauses for {format_duration(use.gap_ns)}, and idles {format_share(use.idle_share)} of the time"
+        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes "
+        f"{format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)} between batches, and "
+        f"is idle {format_share(use.idle_share)} of the time"
     )
 
 
@@ -87,12 +88,12 @@ def describe_ceilings(machine: Machine) -> list[str]:
     """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they balance."""
     threads = f", {machine.threads} threads" if machine.threads else ""
     rates = [
-        f"  {precision:7} {format_flops(rate)} at most, by matrix products" for precision, rate in machine.flops.items()
+        f"  {precision:7} {format_flops(rate)} at most, in matrix products" for precision, rate in machine.flops.items()
     ]
     levels = [("memory", machine.bytes_per_s), *((cache.name, cache.bytes_per_s) for cache in machine.caches)]
-    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s read and written together, by copying" for name, rate in levels]
+    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s, reads plus writes, in copies" for name, rate in levels]
     balance = [
-        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP a byte: below it an operator is memory-bound, "
+        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP/byte: below that an operator is memory-bound, "
         "above it compute-bound."
         for precision in machine.flops
     ]
@@ -182,7 +183,7 @@ def describe_prediction(verdict: Verdict) -> str:
     if measured is None:
         return f"You predicted {predicted:.2f}x; the gain was not measured."
     if verdict.outcome is not Outcome.PASS:
-        return f"You predicted {predicted:.2f}x; this attempt brings {measured:.2f}x."
+        return f"You predicted {predicted:.2f}x; this attempt gains {measured:.2f}x."
     off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
@@ -223,9 +224,9 @@ def describe_standing(standing: Standing | None) -> str:
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     return (
-        f"cause named at the first try{hints}"
+        f"cause named on the first try{hints}"
         if standing.named
-        else f"cause not named at the first try{hints}{corrected}"
+        else f"cause not named on the first try{hints}{corrected}"
     )
 
 
