@@ -301,7 +301,7 @@ def content_roots() -> list[Path]:
     for root in roots:
         if not (root / "labs" / "course.toml").is_file():
             raise UsageError(
-                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a pack of labs is made of."
+                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a lab pack consists of."
             )
     return list(dict.fromkeys(roots))
 
@@ -314,7 +314,7 @@ def _installed_packs() -> list[Path]:
         if spec is None or not spec.submodule_search_locations:
             raise LabError(
                 f"The lab pack '{entry.name}' names {entry.value}, which is not a package.",
-                f"Correct its entry point of the group {PACKS}, or uninstall the pack.",
+                f"Correct its entry point in the group {PACKS}, or uninstall the pack.",
             )
         found.append(Path(spec.submodule_search_locations[0]))
     return found
@@ -356,7 +356,7 @@ def load_labs() -> dict[str, Lab]:
         if slug in homes:
             raise LabError(
                 f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
-                "Take one of them out of BOTTLENECK_LAB_PACKS, or uninstall that pack.",
+                "Remove one of them from BOTTLENECK_LAB_PACKS, or uninstall that pack.",
             )
         homes[slug] = root
     return {slug: _load_lab(homes[slug], stage.name, slug) for stage in _joined(courses).stages for slug in stage.labs}
@@ -375,7 +375,7 @@ def _translated(spec: LabSpec, words: Path) -> LabSpec:
     if text.hints and len(text.hints) != len(spec.hints):
         raise LabError(
             f"{words} translates {len(text.hints)} of the lab's {len(spec.hints)} hints.",
-            "The lab's author has to translate all of them, in order, or none.",
+            "The lab's author must translate all of them, in order, or none.",
         )
     return translate(spec, text)
 

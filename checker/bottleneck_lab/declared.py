@@ -50,7 +50,7 @@ def convert(data: Any, type_: type[T], path: Path, keys: Keys = ()) -> T:
         fault = explain(error, data, type_)
         raise LabError(
             f"{place(path, (*keys, *fault.keys))}: {fault.sentence}",
-            "The lab's author has to fix this file; docs/authors.md describes it.",
+            "The lab's author must fix this file; docs/authors.md describes it.",
         ) from error
 
 

@@ -43,7 +43,7 @@ def answers(**parts: Rule) -> Judge:
 def exact(got: Any, want: Any) -> str | None:
     """Equal to the last bit: numbers, text, bytes or arrays. NaN equals NaN."""
     if not isinstance(want, np.ndarray | int | float):
-        return None if type(got) is type(want) and got == want else "is not what the reference answers"
+        return None if type(got) is type(want) and got == want else "is not the reference's answer"
     if wrong := _form(got, want):
         return wrong
     ours, theirs = np.asarray(got), np.asarray(want)

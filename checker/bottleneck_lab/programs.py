@@ -16,11 +16,11 @@ _NVIDIA = "It comes with the CUDA toolkit; NVIDIA's package repository has it as
 _HOW_TO_GET = {
     "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",
     "nvcc": "Run `{pip_nvcc}`, or put the bin folder of a CUDA toolkit on PATH.",
-    "cuobjdump": "Run `{pip_nvcc}`; Triton brings it too.",
-    "nvdisasm": "Run `{pip_nvcc}`; Triton brings it too.",
+    "cuobjdump": "Run `{pip_nvcc}`; Triton includes it too.",
+    "nvdisasm": "Run `{pip_nvcc}`; Triton includes it too.",
     "nsys": _NVIDIA.format("nsight-systems"),
     "ncu": _NVIDIA.format("nsight-compute"),
-    "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit brings it too.",
+    "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit includes it too.",
     "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
 }
 _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")

@@ -212,7 +212,7 @@ class Side:
         self._process.wait()
         self._output.seek(0)
         said = self._output.read().decode(errors="replace")[-2000:]
-        pytest.fail(f"The test did not come to perf_gate in {self._folder}:\n{said}", pytrace=False)
+        pytest.fail(f"The test did not reach perf_gate in {self._folder}:\n{said}", pytrace=False)
 
 
 def _serve(call: Callable[[], object]) -> None:

@@ -283,7 +283,7 @@ class TestBadInput:
             done = learner.lab("check", at=place)
             assert done.returncode == 4
             assert "is not complete. → `lab data photos` completes it" in " ".join(done.stderr.split())
-            assert "not created yet, or not complete" in learner.lab("doctor").stdout
+            assert "not created yet, or incomplete" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
         content = tmp_path / "content"
@@ -676,7 +676,7 @@ class TestDev:
                 assert (content / part / "mine" / path.relative_to(example)).read_bytes() == path.read_bytes()
         again = author.lab("dev", "new", "mine", "--into", str(content))
         assert again.returncode == 2
-        assert "exists already" in again.stderr
+        assert "already exists" in again.stderr
 
     def test_a_new_lab_joins_a_stage_and_names_its_workload(self, content, tmp_path):
         author = Learner(tmp_path, content)
@@ -699,7 +699,7 @@ class TestDev:
         server.write_text(json.dumps([row("fast", 3.1, right=True, machine="server")]))
         done = learner.lab("dev", "calibrate", str(laptop), str(server))
         assert done.returncode == 1
-        assert "right work is 1.03 times as good as asked, 1.1 is safe (fast, server)" in done.stdout
+        assert "right work is 1.03 times as good as required; 1.1 is safe (fast, server)" in done.stdout
         assert "Safe on these machines: 1.11 to 2.82" in done.stdout
         server.write_text(json.dumps([row("fast", 4.0, right=True, machine="server")]))
         assert learner.lab("dev", "calibrate", str(laptop), str(server)).returncode == 0
@@ -734,8 +734,8 @@ class TestDev:
         ]
         assert [line[2:].startswith(command) for line, command in zip(told, commands, strict=True)] == [True] * 8
         blind, _, open_ = done.stdout.partition("Committed.")
-        assert "Findings, the costliest first" not in blind
-        assert "Findings, the costliest first" in open_
+        assert "Findings, costliest first" not in blind
+        assert "Findings, costliest first" in open_
         assert "Hint 2 of 2: NumPy can square" in blind
 
     @pytest.mark.long

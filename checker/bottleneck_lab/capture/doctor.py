@@ -252,7 +252,7 @@ def _programs() -> list[Requirement]:
 
 
 def _isolation() -> list[Requirement]:
-    unlocks = "running your code with no network and no view of your files during a check"
+    unlocks = "running your code during a check without access to the network or your files"
     if problem := bubblewrap_problem():
         return [Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
     version = _output(str(bubblewrap()), "--version") or "works"
@@ -260,7 +260,7 @@ def _isolation() -> list[Requirement]:
 
 
 def _cgroup() -> Requirement:
-    unlocks = "exact limits and a certain end for every process of a check"
+    unlocks = "exact limits and reliable clean-up for every process of a check"
     own = own_group()
     if own is None:
         return Requirement(
@@ -308,7 +308,7 @@ def _perf_analyzer() -> Requirement:
     """Triton's own load generator, which lies beside it."""
     from bottleneck_lab.measure.kinds.server.perf_analyzer import PerfAnalyzer  # half a second, of every command
 
-    unlocks = "the same load made by Triton's own tool, beside `lab run`'s"
+    unlocks = "the same load from Triton's own tool, next to `lab run`'s"
     try:
         found = PerfAnalyzer(dataset_root("tritonserver")).version()
     except MachineError as missing:
@@ -318,5 +318,5 @@ def _perf_analyzer() -> Requirement:
 
 def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     made = is_made(name)
-    found = str(dataset_root(name)) if made else "not created yet, or not complete"
+    found = str(dataset_root(name)) if made else "not created yet, or incomplete"
     return Requirement(name, made, found, unlocks, need, "" if made else remedy)

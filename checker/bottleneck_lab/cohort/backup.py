@@ -28,7 +28,7 @@ def back_up(cohort: Cohort, file: Path) -> int:
     Raises UsageError where `file` exists.
     """
     if file.exists():
-        raise UsageError(f"{file} exists already.", "Choose another name: a backup is never overwritten.")
+        raise UsageError(f"{file} already exists.", "Choose another name: a backup is never overwritten.")
     partial = file.with_name(f".{file.name}.partial")
     with explained(file):
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

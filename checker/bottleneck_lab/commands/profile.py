@@ -171,7 +171,7 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
             return
         with locked_folder(parent / f"{UNFINISHED}{final.name}") as unfinished:
             if unfinished is None or final.exists():
-                state = "exists already" if unfinished else "is being written by another command"
+                state = "already exists" if unfinished else "is being written by another command"
                 raise UsageError(f"{final} {state}.", "Use --out with a folder that does not exist yet.")
             yield final, unfinished
     finally:

@@ -103,7 +103,7 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
             False, "self-attested: no signature. It was measured on the learner's own machine.", verdict
         )
     if verdict.signature is None:
-        return Verification(False, "It calls itself verified but carries no signature.", verdict)
+        return Verification(False, "It claims to be verified but has no signature.", verdict)
     signer, raw = _read_signature(verdict.signature)
     ours = fingerprint(public_key)
     if signer != ours:
@@ -111,7 +111,7 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
             False, f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.", verdict
         )
     if not _is_signed(verdict, raw, public_key):
-        return Verification(False, f"Its content is not what key {ours} signed: it was changed afterwards.", verdict)
+        return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
     told = (
         f"Verified: {outcome}"
@@ -211,7 +211,7 @@ def generate_key(path: Path) -> Path:
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     if os.path.lexists(public_path):
-        raise UsageError(f"{public_path} exists already.", "Choose another name: a key is never overwritten.")
+        raise UsageError(f"{public_path} already exists.", "Choose another name: a key is never overwritten.")
     _write_new(path, private, 0o600)
     _write_new(public_path, public, 0o644)
     return public_path
@@ -221,7 +221,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
-        raise UsageError(f"{path} exists already.", "Choose another name: a key is never overwritten.") from error
+        raise UsageError(f"{path} already exists.", "Choose another name: a key is never overwritten.") from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}.", "Choose a folder that exists and is yours."
@@ -246,7 +246,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
             f"{path} is not an unencrypted private key in PEM form.", "Make one with `lab dev key`."
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", "Make one with `lab dev key`.")
+        raise UsageError(f"{path} is not an Ed25519 key.", "Make one with `lab dev key`.")
     return key
 
 
@@ -283,7 +283,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is not a public key in PEM form.", remedy) from error
     except TypeError as error:
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", remedy) from error
+        raise UsageError(f"{path} is not an Ed25519 key.", remedy) from error
 
 
 def public_key_of(pem: bytes) -> Ed25519PublicKey:

@@ -56,7 +56,7 @@ def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: flo
     """Such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
     figure = f"{format_figure(overall, spec.unit, spec.target)} over all {_count(decision.samples, things)}"
     if not math.isfinite(decision.interval.high):
-        return f"{figure}, too few to say how sure that is"
+        return f"{figure}, too few to give an interval"
     low, high = (
         format_figure(bound, spec.unit, spec.target) for bound in (decision.interval.low, decision.interval.high)
     )
@@ -105,7 +105,7 @@ def not_held_against(
     """
     if result.holds is not False or other_cores <= BUSY_CORES or (rate and _too_slow_anyway(result, other_cores)):
         return result
-    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may be all of it"
+    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it all"
     sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
 
@@ -181,7 +181,9 @@ def _reminder(spec: CriterionSpec) -> str:
 
 def _aim(spec: CriterionSpec) -> str:
     words = "at least" if spec.direction == "at_least" else "at most"
-    margin = "" if spec.margin == 1 else f", met from {format_figure(sequential_test(spec).bar, spec.unit)} on"
+    margin = (
+        "" if spec.margin == 1 else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
+    )
     return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
 
 
@@ -323,14 +325,14 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
-        "`lab hint` gives the next hint, if one is left.",
+        "`lab hint` shows the next hint, if one is left.",
     ],
     "the mechanism is still there": ["The bottleneck that this lab is about is still there: `lab report` shows where."],
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
     "crashed": ["`lab run` shows the full error."],
-    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
-    "does not compile": ["`lab run` compiles it, too, and shows all that the compiler says."],
-    "forbidden call": ["Write that part yourself: the brief says what may be called."],
+    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code takes."],
+    "does not compile": ["`lab run` compiles it too, and shows the compiler's full output."],
+    "forbidden call": ["Write that part yourself: the brief says what you may call."],
     "tampered": ["Every call must do all of its work, in its own process; `lab reset` restores the shipped files."],
 }
 
@@ -366,20 +368,20 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
     if (conditions.other_cores or 0) > BUSY_CORES:
         of = f" of {conditions.cores}" if conditions.cores else ""
         cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
-        return cause, ["Close what else is running (`top` shows it).", WHEN_QUIET]
+        return cause, ["Close other programs (`top` shows them).", WHEN_QUIET]
     if (conditions.waiting or 0) > PRESSURED_SHARE:
-        cause = f"Programs had to wait for a CPU {conditions.waiting:.0%} of the time."
+        cause = f"Programs waited for a CPU {conditions.waiting:.0%} of the time."
         return cause, [
-            "Close what else is running, or use a machine or container with more CPU time to itself.",
+            "Close other programs, or use a machine or container with more CPU time to itself.",
             WHEN_QUIET,
         ]
     if (conditions.noise or 0) > NOISY_SHARE:
-        unseen = "for a reason unseen" if conditions.other_cores is None else "though little else was running"
+        unseen = "for an unknown reason" if conditions.other_cores is None else "though little else was running"
         cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
-        remedy = "Plug the machine in and let it cool; one that is shared with others may never be steady."
+        remedy = "Plug the machine in and let it cool. A machine that you share with others may never be steady enough."
         return cause, [remedy, again]
     if near_target:
-        return "That is too close to the target to tell them apart.", ["Make it a little faster than required.", again]
+        return "That is too close to the target to decide.", ["Make it a little faster than required.", again]
     return "Time ran out before there were enough measurements.", ["Make single calls faster.", again]
 
 

@@ -14,7 +14,8 @@ from bottleneck_lab.catalog import CriterionSpec, Device
 from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
-"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its target."""
+"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its
+target."""
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
 """What of a lab is proved."""
@@ -145,14 +146,14 @@ def _unsafe(
     """Both sides must have been tried, and be clear of the target."""
     found = []
     if nearest is None:
-        found.append("no right solution was measured.")
+        found.append("no correct solution was measured.")
     elif nearest[0] < clear:
-        found.append(f"right work is {nearest[0]:.2f} times as good as asked, {clear:g} is safe ({nearest[1]}).")
+        found.append(f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe ({nearest[1]}).")
     if fastest is None:
-        found.append("nothing was measured that has to miss it.")
+        found.append("nothing was measured that should miss it.")
     elif fastest[0] > short or fastest[0] >= 1:
         safe = f"{short:g}" if short < 1 else "less than 1"
-        found.append(f"slow work is {fastest[0]:.2f} times as good as asked, {safe} is safe ({fastest[1]}).")
+        found.append(f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe ({fastest[1]}).")
     return found
 
 

@@ -97,5 +97,5 @@ def find_capture(workspace: Workspace, which: str | None = None) -> Path:
             return path
     raise UsageError(
         f"There is no capture '{which}' in this workspace.",
-        f"There are: {', '.join(path.name for _, path in captures)}.",
+        f"Choose one of {', '.join(path.name for _, path in captures)}.",
     )

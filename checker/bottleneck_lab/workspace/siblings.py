@@ -62,7 +62,7 @@ def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
         return found
     specs = workspace.lab.spec.siblings
     if not specs:
-        raise UsageError("This lab has no further case to diagnose.", "`lab` says what is next.")
+        raise UsageError("This lab has no more cases to diagnose.", "`lab` shows what to do next.")
     with workspace.writing("lab diagnose"):
         drawn = [each for each in load_drawn(workspace) if each.named is not None]
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}

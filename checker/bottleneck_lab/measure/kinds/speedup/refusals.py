@@ -20,9 +20,8 @@ In between lie clocks that fall under load and other users of the GPU, too: nobo
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: beyond this it is no slip."""
 MAX_READY_SHARE = 1.25
-"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread that
-wakes for a moment waits longer there than it runs.
-"""
+"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread
+that wakes for a moment waits longer there than it runs. """
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
@@ -94,5 +93,5 @@ def refuse_more_threads(cases: list[Case]) -> None:
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
                 f"It may use {asked}, and {case.ready:.1f} were ready on average ({case.name}): other programs kept them from the cores.",
-                "Close what else is running (`top` shows it), and use no more threads than the case allows.",
+                "Close other programs (`top` shows them), and use no more threads than the case allows.",
             )
