@@ -66,13 +66,13 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
     Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
     """
     if (folder / CONFIG).exists():
-        raise UsageError(f"{folder} holds a cohort already.", "Restore into a new folder.")
+        raise UsageError(f"{folder} already holds a cohort.", "Restore into a new folder.")
     try:
         parts = dict(_read(file))
         name = str(msgspec.json.decode(parts[_MARK])["name"])
     except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
         raise UsageError(
-            f"{file} is no whole backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
+            f"{file} is not a complete backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
         ) from error
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
@@ -99,7 +99,7 @@ def _read(file: Path) -> Iterator[tuple[str, bytes]]:
 
 def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
     if connection.execute(select(tables.cohort.c.id)).first():
-        raise UsageError("That database holds a cohort already.", "Name an empty database.")
+        raise UsageError("That database already holds a cohort.", "Name an empty database.")
     for table in tables.metadata.sorted_tables:
         rows = msgspec.json.decode(parts[f"tables/{table.name}.json"])
         names = [column.name for column in table.columns]

@@ -74,8 +74,8 @@ class Blobs:
             ) from error
         if hashlib.sha256(content).hexdigest() != name:
             raise MachineError(
-                f"The stored submission {name[:12]} was altered on the disk.",
-                "Restore the cohort's folder from a backup; nothing is measured from an altered file.",
+                f"The stored submission {name[:12]} was altered on disk.",
+                "Restore the cohort's folder from a backup; altered files are never measured.",
             )
         return content
 

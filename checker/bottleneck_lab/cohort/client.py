@@ -139,7 +139,7 @@ class Client:
             return msgspec.json.decode(data, type=type_)
         except msgspec.DecodeError as error:
             raise MachineError(
-                f"{self.url} does not answer as a cohort's server of this version: {error}.",
+                f"{self.url} does not answer like a cohort server of this version: {error}.",
                 "Check the address, and install the version that the instructor named.",
             ) from error
 
@@ -157,7 +157,7 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise MachineError(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",
-                "Ask your instructor how it is meant.",
+                "Ask your instructor what to expect.",
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise _Unanswered(f"{self.url} does not answer ({str(error) or type(error).__name__})") from error
@@ -192,7 +192,7 @@ def _refusal(status: int, data: bytes) -> Exception:
 
 def _strange(status: int) -> LabError:
     return MachineError(
-        f"That server is none of a cohort: it answers with status {status}.", "Check the address: `lab join URL CODE`."
+        f"That is not a cohort's server: it answers with status {status}.", "Check the address: `lab join URL CODE`."
     )
 
 

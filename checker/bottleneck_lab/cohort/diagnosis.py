@@ -19,9 +19,9 @@ from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.standing import is_copied, questions_of, standing_of
 
-FROM_CAPTURE = "The diagnosis was compared with the learner's own capture. It was made on the learner's machine, and no runner can vouch for it."
-NO_CAPTURE = "What the diagnosis says of the learner's own capture was not compared: {why}"
-AS_TOLD = "When the diagnosis was committed, and what helped with it, is as the learner's machine told it."
+FROM_CAPTURE = "The diagnosis was compared with the learner's own capture, which was made on the learner's machine; no runner can vouch for it."
+NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
+AS_TOLD = "When the diagnosis was committed, and with what help, is as reported by the learner's machine."
 NOTHING = Record([], Help(), 0)
 """The record of a learner who told nothing."""
 

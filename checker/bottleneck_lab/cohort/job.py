@@ -34,11 +34,11 @@ from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.home import home
 
 JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
-UNSANDBOXED = "Measured without a sandbox: the instructor allowed it, and the code could have interfered."
-UNLIMITED = "Measured without a control group: the instructor allowed it. Memory and processes of the code were watched, not limited by the kernel."
+UNSANDBOXED = "Measured without a sandbox, which the instructor allowed: the code could have interfered."
+UNLIMITED = "Measured without a control group, which the instructor allowed: the code's memory and processes were monitored, not limited by the kernel."
 HOW_TO_LIMIT = (
     "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the systemd unit in deploy/; "
-    "--allow-no-cgroup goes on without, and every verdict says so."
+    "--allow-no-cgroup measures without one, and every verdict says so."
 )
 MAX_RESULT_BYTES = 8 << 20
 
@@ -109,7 +109,9 @@ def run_job(folder: Path, check: Check | None = None) -> None:
 def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     lab, files = find_lab(job.lab), folder / FILES
     if lab.content_hash() != job.lab_hash:
-        raise MachineError(f"The runner has another edition of '{job.lab}'.", "Install the server's version there.")
+        raise MachineError(
+            f"The runner has another edition of '{job.lab}'.", "Install the server's version on the runner."
+        )
     notes = [*([] if _sandboxed(job) else [UNSANDBOXED]), *([] if _limited(job) else [UNLIMITED])]
     wait_until_quiet(job.quiet_s)
     told = Diagnosis(lab, files, folder / CAPTURE, job.record)
@@ -138,7 +140,7 @@ def _sandboxed(job: Job) -> bool:
         return True
     if job.sandbox_required:
         raise MachineError(
-            "There is no working bubblewrap on this runner.",
+            "bubblewrap does not work on this runner.",
             "Install it, or start the runner with --allow-unsandboxed.",
         )
     return False
@@ -148,7 +150,9 @@ def _limited(job: Job) -> bool:
     take_charge()
     problem = limits_problem()
     if problem and job.limits_required:
-        raise MachineError(f"No control group limits the code under test on this runner: {problem}.", HOW_TO_LIMIT)
+        raise MachineError(
+            f"The code under test cannot be limited by a control group on this runner: {problem}.", HOW_TO_LIMIT
+        )
     return not problem
 
 
@@ -176,9 +180,9 @@ def _busy() -> str | None:
     except (OSError, IndexError, ValueError):
         pressure = 0.0
     if pressure > MOST_PRESSURE:
-        return f"programs waited for a core {pressure:.0f}% of the last ten seconds"
+        return f"programs waited for a core during {pressure:.0f}% of the last ten seconds"
     hottest = max(_gpu_temperatures(), default=0)
-    return f"a GPU has {hottest} °C" if hottest > MOST_CELSIUS else None
+    return f"a GPU is at {hottest} °C" if hottest > MOST_CELSIUS else None
 
 
 def _gpu_temperatures() -> list[int]:

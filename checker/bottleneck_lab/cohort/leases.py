@@ -52,9 +52,7 @@ class StaleError(LabError):
     """The lease has expired, was given up, or has its verdict already."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "This lease is not valid any more.", "Nothing needs to be done: another attempt has taken over."
-        )
+        super().__init__("This lease is no longer valid.", "There is nothing to do: another attempt has taken over.")
 
 
 class ForgedError(LabError):
@@ -62,7 +60,8 @@ class ForgedError(LabError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"This verdict is not recorded: {why}.", "Look at the runner's log; somebody may have tampered with it."
+            f"This verdict is not recorded: {why}.",
+            "Look at the runner's log; somebody may have tampered with the verdict.",
         )
 
 
@@ -184,7 +183,7 @@ def expire(connection: Connection, now: float) -> int:
     late = connection.execute(_held().where(table.c.state == "active", table.c.expires <= now)).all()
     settings = load_settings(connection)
     for row in late:
-        _requeue(connection, row, "The runner was not heard of any more.", settings, now)
+        _requeue(connection, row, "The runner stopped responding.", settings, now)
     return len(late)
 
 

@@ -36,7 +36,7 @@ def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | Non
     try:
         public_key.verify(bytes.fromhex(receipt.signature), _canonical(receipt))
     except (InvalidSignature, ValueError):
-        return f"It is not as key {fingerprint(public_key)} signed it."
+        return f"It is not what key {fingerprint(public_key)} signed."
     return None
 
 

@@ -241,7 +241,7 @@ def _require_verdict(result: Result | None, lease: Lease) -> Verdict:
     if result is None:
         raise MachineError("The check ended without a result.", "It is measured again.")
     if result.nonce != lease.nonce:
-        raise MachineError("The result is of another attempt.", "It is measured again.")
+        raise MachineError("The result belongs to another attempt.", "It is measured again.")
     if result.verdict is None:
         raise MachineError(result.problem or "The check ended without a verdict.", "It is measured again.")
     return result.verdict
@@ -260,7 +260,7 @@ def keep_lock(cohort: Cohort, name: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise MachineError(
-            f"A runner called '{name}' is at work on this cohort already.",
-            "Name another with --name, or stop that one.",
+            f"A runner called '{name}' is already working for this cohort.",
+            "Choose another name with --name, or stop that runner.",
         ) from None
     return descriptor

@@ -28,11 +28,8 @@ FIRST_UID = 61000
 """The first that is taken where none is named: no account that a distribution or systemd hands out has it (systemd.io/UIDS-GIDS)."""
 MOST_UIDS = 1000
 """Of one range: more slots than any machine has."""
-HOW_TO_OPEN = (
-    "That user must be able to read this installation and its data sets: keep both outside of /root "
-    "(BOTTLENECK_LAB_HOME says where data sets are)."
-)
-HOW_TO_SHARE = "Or let all slots share this user with `--uids ''`; every verdict then says so."
+HOW_TO_OPEN = "That user must be able to read this installation and its data sets: keep both outside /root (BOTTLENECK_LAB_HOME sets where data sets are)."
+HOW_TO_SHARE = "Or let all slots share this user with `--uids ''`; every verdict will say so."
 _PROBE_S = 60
 _AS_USER = """
 uid=$1 group=$2
@@ -53,7 +50,7 @@ def parse_uids(text: str) -> list[int]:
             raise UsageError(f"'{part}' names no unprivileged users.", "Write their uids: --uids 61000-61003.")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
-        raise UsageError(f"--uids {text} names a user twice.", "Every slot needs a user of its own.")
+        raise UsageError(f"--uids {text} names a user twice.", "Every slot needs its own user.")
     return found
 
 

@@ -54,7 +54,8 @@ class SlurmExecutor(Executor):
         for program in ("sbatch", "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise MachineError(
-                    f"Slurm's {program} is not here.", "Start the runner on a machine that submits to the cluster."
+                    f"Slurm's {program} is not installed here.",
+                    "Start the runner on a machine that submits to the cluster.",
                 )
         self._gpus, self._options, self._command = gpus, options or [], command or JOB
         self._slots: dict[str, str | None] = {}

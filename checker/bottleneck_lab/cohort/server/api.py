@@ -49,7 +49,9 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > most_bytes:
-            raise RefusedError("too-large", f"A request may have {most_bytes >> 10} KiB.", "Submit source code only.")
+            raise RefusedError(
+                "too-large", f"A request may have at most {most_bytes >> 10} KiB.", "Submit source code only."
+            )
     return bytes(body)
 
 

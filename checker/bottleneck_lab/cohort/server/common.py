@@ -41,7 +41,7 @@ def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
         valid = typed in people.join_codes(connection)
     if not valid:
         raise RefusedError(
-            "wrong-code", "That join code is not valid (any more).", "Ask your instructor for the current one."
+            "wrong-code", "That join code is not valid, or no longer valid.", "Ask your instructor for the current one."
         )
     return shared.page("join.html", session, code=typed)
 
@@ -76,7 +76,7 @@ def login_by_link(request: Request, token: str) -> Response:
     if person is None:
         raise RefusedError(
             "forbidden",
-            "This link was used before, or is too old.",
+            "This link has been used, or has expired.",
             "Ask for another: `lab status --web`, or `lab cohort link`.",
         )
     return let_in(request, person, "/")

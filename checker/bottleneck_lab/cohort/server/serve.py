@@ -56,7 +56,7 @@ def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str
     if not server.started:
         raise MachineError(
             f"The server could not be started at {host}:{port}.",
-            "Another program may have that port: choose one with --port.",
+            "Another program may be using that port: choose another with --port.",
         )
 
 
@@ -87,6 +87,6 @@ class Keeper:
                 self._process.terminate()
             status = self._process.wait()
             if not self._stopping.is_set():
-                log.warning("the runner ended with status %d and is started again in %.0f s", status, pause_s)
+                log.warning("the runner exited with status %d and will be restarted in %.0f s", status, pause_s)
                 self._stopping.wait(pause_s)
                 pause_s = min(30.0, pause_s * 2)

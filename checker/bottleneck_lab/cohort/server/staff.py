@@ -99,7 +99,7 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
 
 def _require_lab(slug: str) -> None:
     if slug not in load_labs():
-        raise RefusedError("unknown-lab", "This cohort has no lab of that name.", "Go back to the room.")
+        raise RefusedError("unknown-lab", "This cohort has no lab with that name.", "Go back to the room.")
 
 
 @router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
