@@ -650,7 +650,7 @@ class TestDev:
         (content / "labs" / "forgotten").mkdir()
         done = Learner(tmp_path, content).lab("dev", "check", "--static")
         assert done.returncode == 1
-        assert "labs/forgotten is in no stage" in done.stdout
+        assert "labs/forgotten is not in any stage" in done.stdout
 
     @pytest.mark.parametrize("part", ["starter", "solution", "variants"])
     def test_one_part_of_a_lab_is_measured(self, learner, part):

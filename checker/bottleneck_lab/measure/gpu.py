@@ -43,9 +43,9 @@ class GpuState:
     def refusal(self) -> str:
         """Why no check can run on it, as a sentence; empty where one can."""
         if self.mode == _EXCLUSIVE:
-            return "The GPU admits one process at a time (compute mode EXCLUSIVE_PROCESS); a check runs your code and the reference side by side."
+            return "The GPU allows one process at a time (compute mode EXCLUSIVE_PROCESS), but a check runs your code and the reference side by side."
         if self.mode == _PROHIBITED:
-            return "The GPU admits no computation (compute mode PROHIBITED)."
+            return "The GPU allows no computation (compute mode PROHIBITED)."
         return ""
 
 

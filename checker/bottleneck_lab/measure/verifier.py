@@ -182,7 +182,7 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     return LabError(
         f"The lab's own {Path(frames[-1].filename).name} failed: {type(error).__name__}: {error} ({where}).",
-        "The lab's author has to correct it; the traceback is in the verdict file.",
+        "The lab's author must correct it; the traceback is in the verdict file.",
     )
 
 

@@ -80,7 +80,7 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
         return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
     if start[:1] == b"\x80":
         raise CaptureError(
-            f"{path.name} is a pickle: a memory snapshot, at best, and no timeline.",
+            f"{path.name} is a pickle: at best a memory snapshot, not a timeline.",
             f"`lab report {path.name}` reads memory snapshots.",
         )
     if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
@@ -147,7 +147,7 @@ def by_number(name: str) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", name)], name
 
 
-NO_COMMON_CLOCK = "rank {rank}: the report does not say when it began, so the ranks share no clock and nobody can say which of them was late"
+NO_COMMON_CLOCK = "rank {rank}: the report does not record when it began, so the ranks share no clock and there is no telling which was late"
 
 
 def merge_ranks(timelines: list[Timeline]) -> Timeline:

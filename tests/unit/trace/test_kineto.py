@@ -375,7 +375,7 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
         (
             '{"traceEvents": [{"args": {"name": "GPU0"}, "ph": "M", "pid": 6, "name": "process_name"},'
             '{"ts": "10", "dur": "5", "ph": "X", "name": "gemm", "pid": "6", "tid": "1", "args": {"BeginNs": "10000", "EndNs": "15000"}}]}',
-            "JSON of rocprof",
+            "JSON from rocprof",
         ),
     ],
 )

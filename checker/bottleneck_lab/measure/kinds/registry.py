@@ -46,6 +46,6 @@ def _checked(found: object, name: str) -> Kind[Any]:
     if not isinstance(found, Kind):
         raise LabError(
             f"The entry point '{name}' of {GROUP} is not a kind of lab.",
-            "It must name an object of a class derived from bottleneck_lab.measure.kinds.base.Kind.",
+            "It must name an instance of a subclass of bottleneck_lab.measure.kinds.base.Kind.",
         )
     return found

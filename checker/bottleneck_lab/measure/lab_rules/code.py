@@ -112,7 +112,7 @@ def distinct(lab: Lab) -> Iterator[str]:
     for folder in found:
         meaning = _meaning(lab, folder)
         if meaning in seen:
-            yield f"tests/variants/{lab.slug}/{folder.name} says the same as {seen[meaning]}."
+            yield f"tests/variants/{lab.slug}/{folder.name} is the same as {seen[meaning]}."
         seen.setdefault(meaning, folder.name)
 
 

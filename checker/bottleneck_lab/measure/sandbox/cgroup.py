@@ -59,10 +59,10 @@ def limits_problem() -> str:
     """Why no control group can limit a worker's memory and processes here; empty where one can."""
     group = Cgroup.create(1 << 30, 64)
     if group is None:
-        return "cgroup v2 is not mounted" if own_group() is None else "this process may not make control groups"
+        return "cgroup v2 is not mounted" if own_group() is None else "this process may not create control groups"
     missing = [name for name in ("memory.max", "pids.max") if name not in group.limits]
     group.remove()
-    return f"the control groups that it may make have no {' and no '.join(missing)}" if missing else ""
+    return f"the control groups it can create have no {' and no '.join(missing)}" if missing else ""
 
 
 def delegate_group(name: str, uid: int) -> Path | None:

@@ -86,7 +86,7 @@ class FeedKind(Kind[FeedSettings]):
             yield f"{judge}: `training_step` is missing; on cuda it is called without arguments."
 
     def run_note(self, device: Device) -> str:
-        return " Its speed is first set by what this machine can load." if device == "virtual" else ""
+        return " Its speed is first set to match what this machine can load." if device == "virtual" else ""
 
 
 KIND = FeedKind()

@@ -62,13 +62,16 @@ MARKS_SHARE = 0.75
 def not_of_this_run(capture: OperatorCapture, classes: Sequence[int], passes: int, seconds: float) -> str | None:
     """Why the capture cannot be of the run that took `seconds` on the verifier's clock, on pictures of these classes; None when it can."""
     if capture.end_s - capture.begin_s > seconds:
-        return "The passes in the capture took longer than your script ran: they are not what it did."
+        return "The passes in the capture took longer than your script ran, so they are not from this run."
     marks = Counter(call.dims[0] for call in capture.calls if call.name == MARK and call.dims)
     wanted = Counter((index + 1,) for index in classes)
     right = sum(min(marks[length], passes * count) for length, count in wanted.items())
     if right >= MARKS_SHARE * passes * len(classes):
         return None
-    return "The capture does not show this model at work on the pictures that `record` was given: run `model(images)` itself inside the profiler, once a pass."
+    return (
+        "The capture does not show this model at work on the pictures that `record` was given: run "
+        "`model(images)` itself inside the profiler, once a pass."
+    )
 
 
 def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
@@ -294,20 +297,17 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
             return f"`{place}_bound` is neither '{MEMORY}' nor '{COMPUTE}' nor '{FAR}'."
         intensity = truth.intensity.get(name)
         if intensity is None:
-            return f"{name or 'An operator left unnamed'} does no work that can be counted here: name an operator that computes."
+            return f"{name or 'An operator left unnamed'} does no work that can be counted: name an operator that computes."
         if answer not in right_bounds(intensity, truth.balance, truth.reached.get(name)):
             return TimingComplaint(  # the machine's balance is measured
-                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
-                "has to move, and compare with the machine's balance: its operations a second over its bytes a second."
-                + (_ROOF_RULE if truth.reached else "")
+                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it "
+                "does per byte that it must move, and compare that with the machine's balance: its operations per "
+                "second over its bytes per second." + (_ROOF_RULE if truth.reached else "")
             )
     return None
 
 
-_ROOF_RULE = (
-    " Then divide the least time that these ceilings allow for it by the time it took:"
-    f" below {FAR_SHARE:.0%}, neither of the two is what holds it up."
-)
+_ROOF_RULE = " Then divide the least time that these ceilings allow by the time it took: below {FAR_SHARE:.0%}, neither of the two limits it."
 
 
 def right_bounds(intensity: float, balance: float, reached: float | None) -> set[str]:

@@ -206,7 +206,7 @@ def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> 
     if status == 0 and not written.is_file():
         raise UsageError(
             f"{context.lab.spec.entry} ran to the end but wrote no trace.",
-            "Recording one is your part of this lab: see README.md or `lab hint`, then run `lab profile` again.",
+            "Recording one is your task in this lab: see README.md or `lab hint`, then run `lab profile` again.",
         )
     if status == 0:
         shutil.copyfile(written, trace)

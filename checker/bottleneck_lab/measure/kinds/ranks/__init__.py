@@ -90,7 +90,7 @@ def _collect(context: Context[Settings]) -> None:
     try:
         collect(context.lab, context.workspace, context.submission)
     except LearnerFault as fault:
-        raise UsageError(fault.detail, "`lab reset` brings the shipped files back.") from fault
+        raise UsageError(fault.detail, "`lab reset` restores the shipped files.") from fault
 
 
 KIND = RanksKind()

@@ -134,7 +134,7 @@ def differs(run: CudaRun, reference: CudaRun) -> str | None:
     return (
         None
         if apart <= TOLERANCE
-        else f"On {run.world} ranks training moved the parameters {apart:.1%} away from the reference's; {TOLERANCE:.0%} is allowed."
+        else f"On {run.world} ranks the parameters differ from the reference's by {apart:.1%} of how far training moved them; {TOLERANCE:.0%} is allowed."
     )
 
 
@@ -232,7 +232,7 @@ def _moved(path: Path, elements: int, digest: bytes) -> tuple[bool, np.ndarray[A
     except OSError as error:
         raise LearnerFault("wrong output", f"The job left no parameters: {error.strerror}.") from error
     if len(content) != size:
-        raise LearnerFault("wrong output", f"What the job left is not the model's {elements} parameters.")
+        raise LearnerFault("wrong output", f"The job did not leave the model's {elements} parameters.")
     values = np.frombuffer(content, np.float32)
     if hashlib.sha256(values[1:].tobytes()).digest() != digest:
         raise LearnerFault("tampered", "The job's parameters changed after the clock stopped.")
@@ -254,7 +254,7 @@ def _time(
     connections = [stack.enter_context(_accept(listener, worker, end)) for _ in range(job.world)]
     ranks = {_receive(connection, 1, worker, end)[0]: connection for connection in connections}
     if set(ranks) != set(range(job.world)):
-        raise LearnerFault("tampered", "A rank announced itself twice.")
+        raise LearnerFault("tampered", "A rank connected twice.")
     began = time.monotonic()
     with contextlib.suppress(ConnectionError):  # what came of a rank that is gone is told below
         for connection in connections:

@@ -107,7 +107,7 @@ def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> 
     reports = read_binaries(context.submission)
     if not reports:
         raise VerifierFault(
-            "No compiled kernel was found where the lab's binding leaves it, so its machine code could not be read."
+            "No compiled kernel was found where the lab's binding should leave it, so its machine code could not be read."
         )
     details = {**measured.details, "machine_code": msgspec.to_builtins(reports, str_keys=True)}
     results = [*measured.results, grade_machine_code(spec, reports)]

@@ -34,7 +34,7 @@ def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None
         plain = {id_: test.decide(SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
         if share > MAX_OVERHEAD_SHARE and plain != case.states() and not case.out_of_time:
             raise VerifierFault(
-                f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
+                f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to measure here."
             )
 
 
@@ -65,15 +65,13 @@ def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> Non
     """
     sure = [name for name, turns in cases.items() if turns.surely()]
     case = max(sure or cases, key=lambda name: cases[name].slowed)
-    times = (
-        f"{cases[case].slowed:.1f} times as long beside your code as before it was loaded and after it ended ({case})"
-    )
+    times = f"{cases[case].slowed:.1f} times as long alongside your code as before it was loaded and after it ended ({case})"
     if sure:
         raise LearnerFault("tampered", f"The reference took {times}: your kernels kept running during its turns.")
     if cases[case].slowed > MAX_SLOWED and not failed:
         raise BusyMachineError(
             f"The reference took {times}: something else used the GPU, or its clocks fell.",
-            "See with `nvidia-smi` what else runs there and how hot it is, and end every call with its last kernel.",
+            "Check with `nvidia-smi` what else is running there and how hot it is, and make sure each call ends with its last kernel.",
         )
 
 

@@ -82,6 +82,6 @@ def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
     if not (case.out_of_time and result.holds is False):
         return result
     said = (
-        f"{result.sentence.rstrip('.')}. Time ran out after these pairs: each call took {median(case.learner_s):.3g} s."
+        f"{result.sentence.rstrip('.')}. Time ran out after these pairs; each call took {median(case.learner_s):.3g} s."
     )
     return msgspec.structs.replace(result, sentence=said)

@@ -141,19 +141,19 @@ def _said(session: CallSession, text: Any) -> WorkerReport:
 def _refuse_work_elsewhere(yours: Figures, shipped: Figures) -> None:
     """Raises LearnerFault where the device did less than the training takes."""
     if yours.steps != shipped.steps:
-        raise LearnerFault("wrong output", f"{yours.steps} batches were taken of the {shipped.steps} that were there.")
+        raise LearnerFault("wrong output", f"{yours.steps} of the {shipped.steps} batches were used.")
     if yours.flops < LEAST_WORK * shipped.flops:
         share = yours.flops / shipped.flops
         raise LearnerFault(
             "wrong output",
-            f"The device did {share:.0%} of the arithmetic that this training takes: the rest was left out, or done elsewhere.",
+            f"The device did {share:.0%} of the arithmetic that this training needs: the rest was skipped or done elsewhere.",
         )
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
     if timed < LEAST_WORK:
         raise LearnerFault(
             "wrong output",
-            f"From the third batch on, {timed:.0%} of the arithmetic was done that these steps take: the rest came before. A step begins when its batch "
-            "is taken from `data.batches()`.",
+            f"From the third batch on, only {timed:.0%} of those steps' arithmetic was done: the rest was done "
+            "earlier. A step begins when its batch is taken from `data.batches()`.",
         )
 
 
