@@ -25,7 +25,7 @@ def command() -> None:
         for stage in load_course().stages:
             done = sum(slug in progress.labs and progress.labs[slug].passed is not None for slug in stage.labs)
             say(
-                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'then you can {stage.able}'}".rstrip(),
+                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'by the end you can {stage.able}'}".rstrip(),
                 hang=22,
             )
         _tell_step(next_lab(labs, progress))
