@@ -161,7 +161,7 @@ class TestWhereAndList:
         done = learner.lab()
         assert done.returncode == 0
         assert "You have passed 0 of 5 labs" in done.stdout
-        assert "only          0 of 5  then you can tell a pass from a failure" in done.stdout
+        assert "only          0 of 5  by the end you can tell a pass from a failure" in done.stdout
         assert "Next: lab start slow" in done.stdout
         assert "only, 0 of 5 passed: by the end you can tell a pass from a failure" in learner.lab("list").stdout
 

@@ -34,7 +34,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Between tries; the last is repeated."""
 PATIENCE_S = 120.0
 
-Told = Callable[[str], None]
+OnRetry = Callable[[str], None]
 """Called with a sentence while the server does not answer."""
 
 
@@ -61,7 +61,7 @@ class Client:
         self,
         url: str,
         token: str | None = None,
-        told: Told = lambda _why: None,
+        told: OnRetry = lambda _why: None,
         *,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,

@@ -13,7 +13,7 @@ import typer
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.commands.diagnose import asked_questions, commit_answers
-from bottleneck_lab.commands.evidence import mismatch, readable, seen
+from bottleneck_lab.commands.evidence import capture_figures, mismatch, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.static import show_static
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
@@ -177,7 +177,7 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
     questions, solution = asked_questions(workspace), load_answers(lab.solution)
     commitments = load_record(workspace).commitments
-    capture = seen(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
+    capture = capture_figures(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
     results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)
     with progress() as show:
         verdict = check_lab(
@@ -217,4 +217,4 @@ def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standin
     """What the first committed diagnosis is worth: as an earlier check graded it, where one did."""
     before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
     known = next((one.named for one in before if one and one.named is not None), None)
-    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(seen, workspace), known)
+    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(capture_figures, workspace), known)

@@ -116,7 +116,7 @@ def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
     return analyse(timeline, ceilings_for(timeline, folder))
 
 
-def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> CaptureFigures | None:
+def capture_figures(workspace: Workspace, capture: str = "", known: Known | None = None) -> CaptureFigures | None:
     """The capture of that name, else the one that a diagnosis is about, as answers are held against it; None without one."""
     named = workspace.captures / capture if capture else None
     folder = named if named and named.is_dir() else evidence_capture(workspace)

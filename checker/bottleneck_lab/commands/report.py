@@ -24,10 +24,10 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import (
     Known,
     analyse_capture,
+    capture_figures,
     circumstances,
     mismatch,
     readable,
-    seen,
     trace_files,
 )
 from bottleneck_lab.commands.screen import console
@@ -316,7 +316,7 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
-    answers, capture = commitments[-1].answers, seen(workspace, commitments[-1].capture, known)
+    answers, capture = commitments[-1].answers, capture_figures(workspace, commitments[-1].capture, known)
     return [
         AnsweredQuestion(
             question.ask, format_answer(question, answers[question.id]), describe_reading(question, answers, capture)

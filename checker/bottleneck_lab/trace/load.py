@@ -106,9 +106,9 @@ def _first_bytes(path: Path) -> bytes:
 
 def _load_plain(path: Path) -> Timeline:
     if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-        from bottleneck_lab.trace.kineto_halves import load_in_halves
+        from bottleneck_lab.trace.kineto_parallel import load_in_parallel
 
-        return load_in_halves(path)
+        return load_in_parallel(path)
     with path.open("rb") as file:
         return read_kineto(file.read, path)
 

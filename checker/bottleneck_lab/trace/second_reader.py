@@ -1,6 +1,6 @@
 """A second process that reads part of a capture, and the file through which its rows come back.
 
-What is read first by whom differs by format (`kineto_halves`, `nsys_claims`); starting the process, handing over and clearing up do not.
+What is read first by whom differs by format (`kineto_parallel`, `nsys_claims`); starting the process, handing over and clearing up do not.
 """
 
 from __future__ import annotations
