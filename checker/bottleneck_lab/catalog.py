@@ -125,7 +125,7 @@ class LabSpec(_Spec, frozen=True):
     """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
 
     `name` is what learners call it, where the folder's name would tell them the cause. `evidence` is the command that shows what a lab is about:
-    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty where a capture shows none.
+    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty if a capture shows none.
     """
 
     title: str
@@ -278,7 +278,7 @@ def hash_files(files: dict[str, Path]) -> str:
 def content_root() -> Path:
     """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
 
-    Raises LabError where none of them exists.
+    Raises LabError if none of them exists.
     """
     package = Path(__file__).resolve().parent
     override = os.environ.get("BOTTLENECK_LAB_CONTENT")
@@ -321,7 +321,7 @@ def _installed_packs() -> list[Path]:
 
 
 def find_dataset(name: str) -> Path | None:
-    """The generator of a data set, in whichever content there is; packs can use each other's. None where nobody brings one."""
+    """The generator of a data set, in whichever content there is; packs can use each other's. None if nobody brings one."""
     files = (root / "datasets" / f"{name}.py" for root in content_roots())
     return next((file for file in files if file.is_file()), None)
 
@@ -347,7 +347,7 @@ def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
 
 @cache
 def load_labs() -> dict[str, Lab]:
-    """Every lab of the course by its slug, in the course's order. Raises LabError where two packs have a lab of one name."""
+    """Every lab of the course by its slug, in the course's order. Raises LabError if two packs have a lab of one name."""
     homes: dict[str, Path] = {}
     courses = _courses()
     for root, slug in [

@@ -1,4 +1,4 @@
-"""The `lab` program: every command's entry, and the one place where an error becomes a message and an exit code.
+"""The `lab` program: the entry of every command, and the one place where an error becomes a message and an exit code.
 
 A run needs one command of twenty, so a command's module is imported when the command is run; the help of all of them is the table
 below. That keeps `lab --help` and `lab list` free of torch, NumPy and Rich. Help is plain text: Typer's boxed help imports Rich.
@@ -98,7 +98,7 @@ def module_of(name: str) -> ModuleType:
 
 
 class _QuickFlags:
-    """Gives flags that were not set the value False: from version 0.29 on, Typer loads pydantic (60 ms) to convert None to bool."""
+    """Sets unset flags to False: since version 0.29, Typer loads pydantic (60 ms) to convert None to bool."""
 
     def get_params(self, ctx: Any) -> Any:
         """The command's parameters, with its help option."""
@@ -142,7 +142,7 @@ class _Lab(_QuickFlags, TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command called `name`, as Typer makes it of its function.
+    """The command called `name`, built by Typer from its function.
 
     Raises MachineError for one that does not run on Windows, or whose module needs an extra that is not installed.
     """
@@ -200,14 +200,14 @@ def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _tell(message: str, remedy: str) -> None:
-    """Prints an error: what is wrong, then what to do. A terminal that is gone is ignored."""
+    """Prints an error: what is wrong, then what to do. A closed terminal is ignored."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
 
 
 def _unexpected(error: Exception) -> ExitCode:
-    """An unexpected error is ours, never a FAIL: exit code 4, and the traceback only on request."""
+    """An unexpected error is our fault, never a FAIL: exit code 4, with the traceback only on request."""
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
     where = ""
@@ -248,7 +248,7 @@ def _invoke() -> int:
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Typer or Rich chose, save for their 1 where nothing failed: it would read as FAIL."""
+    """The exit status that Typer or Rich chose, except for their 1, which would read as FAIL."""
     status = end.code if isinstance(end.code, int) else 0
     if isinstance(end.__context__, BrokenPipeError):
         return _PIPE_CLOSED
@@ -271,7 +271,7 @@ def _finish(status: int) -> int:
 
 
 def _plain_lines() -> None:
-    """Has everything written as plain lines from now on. JSON is for programs and stays as it is."""
+    """Writes everything as plain lines from now on. JSON is for programs and stays unchanged."""
     if "--json" not in sys.argv:
         sys.stdout, sys.stderr = PlainLines(sys.stdout), PlainLines(sys.stderr)
 

@@ -64,7 +64,7 @@ def place(path: Path, keys: Keys = ()) -> str:
 
 
 def line_of(text: str, keys: Keys) -> int | None:
-    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None where nothing of it is."""
+    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None if nothing of it is."""
     written: dict[Keys, int] = {}
     for line, found in _written(text):
         written.setdefault(found, line)

@@ -43,7 +43,7 @@ def require_packages(extra: str, **modules: str) -> None:
 
 
 def require_linux(command: str) -> None:
-    """Raises MachineError where `command` cannot work: it isolates and measures processes with what only Linux has."""
+    """Raises MachineError if `command` cannot work: it isolates and measures processes with what only Linux has."""
     if sys.platform != "linux":
         raise MachineError(
             f"{command} needs Linux; this is {'Windows' if sys.platform == 'win32' else 'macOS' if sys.platform == 'darwin' else sys.platform}.",

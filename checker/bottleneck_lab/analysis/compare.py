@@ -238,7 +238,7 @@ def _inverse(bound: float) -> float | None:
 
 
 def _ratio_interval(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval | None:
-    """After over before; None where a figure is zero at times, of which there is no ratio."""
+    """After over before; None if a figure is zero at times, of which there is no ratio."""
     if not (old > 0).all() or not (new > 0).all():
         return None
     found = _difference(np.log(old), np.log(new), confidence, paired)

@@ -56,7 +56,7 @@ CAUSES: tuple[Cause, ...] = (
     "unknown",
 )
 OUTSIDE: tuple[Cause, ...] = ("startup", "ending")
-"""Idle time that is no part of the work: before its beginning and after its end."""
+"""Idle time that is not a part of the work: before its beginning and after its end."""
 
 Sureness = Literal["certain", "likely", "unsure"]
 """Certain: the host's own rows say so. Likely: it follows from what was recorded around it. Unsure: nothing was recorded of what the host did."""
@@ -111,7 +111,7 @@ class GapCause(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """One stretch without device work and its main cause, None where that is not told. `before` and `after` name the activities around it."""
+    """One stretch without device work and its main cause, None if that is not told. `before` and `after` name the activities around it."""
 
     start_ns: int
     end_ns: int

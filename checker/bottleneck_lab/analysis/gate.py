@@ -22,7 +22,7 @@ Pairs = tuple[Sequence[float], Sequence[float]]
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What counts as a change, and how sure an answer has to be.
+    """What counts as a change, and how sure an answer must be.
 
     `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size is excluded. `tolerated`: changes up to this
     share are nobody's concern. `false_alarms`: how often, at most, "worse" may be said of a suite in which nothing changed; "better" as often.

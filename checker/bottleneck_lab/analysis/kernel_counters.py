@@ -57,7 +57,7 @@ class Rule(NamedTuple):
     derive: Callable[[Metrics], float | None] | None = None
 
     def read(self, metrics: Metrics) -> float | None:
-        """The figure, None where the report does not have it."""
+        """The figure, None if the report does not have it."""
         if self.derive is not None:
             return self.derive(metrics)
         return next((metrics[name] for name in self.names if name in metrics), None)
@@ -119,7 +119,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def stalls(metrics: Metrics) -> dict[str, float]:
-    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty where the report has no stall reasons.
+    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty if the report has no stall reasons.
 
     A warp that issues, or could and was not chosen, does not wait.
     """

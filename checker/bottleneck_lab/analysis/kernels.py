@@ -90,7 +90,7 @@ def _occupancy(value: float) -> float:
 
 
 def find_launches(timeline: Timeline) -> list[LaunchUse]:
-    """One entry a device that ran kernels."""
+    """One entry per device that ran kernels."""
     found = []
     table, kernels = timeline.device, kernel_rows(timeline.device)
     for rank, device in devices_of(table, kernels):

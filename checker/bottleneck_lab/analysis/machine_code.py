@@ -15,7 +15,7 @@ from bottleneck_lab.errors import CaptureError
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """What a multiprocessor has to share among its blocks.
+    """What a multiprocessor has for its blocks to share.
 
     Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Registers come in units of 256 a warp, shared memory in
     units of 128 bytes, and from compute capability 8.0 on the system keeps 1 KiB a block for itself.
@@ -139,7 +139,7 @@ _BULK = ("UTMALDG", "UBLKCP")
 
 
 def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]:
-    """Joins the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row a kernel. Raises CaptureError when there is none."""
+    """Joins the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row per kernel. Raises CaptureError when there is none."""
     arch = _ARCH.search(sass) or _ARCH.search(resources)
     kernels = _RESOURCES.findall(resources)
     if arch is None or not kernels:

@@ -110,7 +110,7 @@ def _statements(body: str) -> list[str]:
 
 
 def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
-    """Line and caller in the module's own file (what was inlined from a header stands where it was called); None where no line is named."""
+    """Line and caller in the module's own file (what was inlined from a header stands where it was called); None if no line is named."""
     lines = [
         int(line) for file, line in [(match[1], match[2]), *_INLINED.findall(statement)] if file == "1" and line != "0"
     ]

@@ -149,7 +149,7 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
 
 
 def _work_elsewhere(timeline: Timeline) -> list[str]:
-    """Ranks whose device work lies outside of their steps: nothing is known of what the steps cost on the device."""
+    """Ranks whose device work lies outside their steps: nothing is known of what the steps cost on the device."""
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []

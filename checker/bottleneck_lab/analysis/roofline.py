@@ -119,7 +119,7 @@ SHORT_CALL_NS = 10_000
 class RooflineRow(msgspec.Struct, frozen=True):
     """Calls of one operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
 
-    `moved_bytes` is the least that any kernel has to move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the
+    `moved_bytes` is the least that any kernel must move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the
     attainable rate that was reached, the achieved FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
 
     `cache-bound`: faster than memory allows, so the data came from a cache, and the share is above 1. `overhead-bound`: calls so short, and so far below
@@ -147,7 +147,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
-    """Places operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded.
+    """Places operators by the FLOP and bytes that their shapes imply. Empty if no shapes were recorded.
 
     `measured`: ceilings measured on the device that the capture is of. They go before a data sheet's.
     """

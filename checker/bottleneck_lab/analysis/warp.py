@@ -213,7 +213,7 @@ class _Warp:
     # ---- Registers ----
 
     def value(self, text: str, bits: int, *, signed: bool = False) -> Lanes | None:
-        """An operand's 32 values, read as a number of so many bits; None where they are not known."""
+        """An operand's 32 values, read as a number of so many bits; None if they are not known."""
         if text.startswith("%"):
             found = self.registers.get(text)
         elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?", text):

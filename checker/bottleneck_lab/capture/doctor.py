@@ -91,7 +91,7 @@ def choose_device(lab: Lab, asked: str | None) -> Device:
 
 
 def gpus_missing(lab: Lab) -> str:
-    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty where nothing is missing."""
+    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty if nothing is missing."""
     there, least = len(gpus()), lab.spec.devices["cuda"].gpus
     if not there:
         return "This process cannot use any CUDA device."
@@ -101,7 +101,7 @@ def gpus_missing(lab: Lab) -> str:
 
 
 def require_torch(command: str) -> None:
-    """Raises MachineError where `command`, which runs a lab, lacks Linux or PyTorch."""
+    """Raises MachineError if `command`, which runs a lab, lacks Linux or PyTorch."""
     require_linux(command)
     require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
 

@@ -24,7 +24,7 @@ MARK = "BOTTLENECK_LAB_CAPTURE"
 """Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""
 
 WRITE_S = 60
-"""Seconds that a tool has to write its report once it was asked to stop."""
+"""Seconds that a tool has to write its report once asked to stop."""
 
 _TAIL_BYTES = 32 << 10
 

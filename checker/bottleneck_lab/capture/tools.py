@@ -116,7 +116,7 @@ def profile_with(
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:
-    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty where it has none."""
+    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty if it has none."""
     names: set[str] = set()
     for name in lab.spec.editable:
         text = (workspace / name).read_text(encoding="utf-8", errors="replace") if (workspace / name).is_file() else ""

@@ -25,7 +25,7 @@ def back_up(cohort: Cohort, file: Path) -> int:
     """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it; how many submissions.
 
     The database is read in one transaction, and blobs are never changed: what comes in meanwhile is not in it, everything before is.
-    Raises UsageError where `file` exists.
+    Raises UsageError if `file` exists.
     """
     if file.exists():
         raise UsageError(f"{file} already exists.", "Choose another name: a backup is never overwritten.")
@@ -61,7 +61,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def restore(file: Path, folder: Path, database: str = "") -> str:
-    """Make the cohort of a backup anew in `folder`, and in `database` where that is named; its name.
+    """Make the cohort of a backup again in `folder`, and in `database` where that is named; its name.
 
     Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
     """

@@ -64,7 +64,7 @@ class Blobs:
         return True
 
     def get(self, name: str) -> bytes:
-        """What was stored. Raises MachineError where it is gone or is no longer what it was."""
+        """What was stored. Raises MachineError if it is gone or is no longer what it was."""
         try:
             content = self.path(name).read_bytes()
         except OSError as error:

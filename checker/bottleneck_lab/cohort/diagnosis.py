@@ -29,7 +29,7 @@ NOTHING = Record([], Help(), 0)
 class Diagnosis:
     """The diagnosis of one submission. `capture` is the folder of the capture that came with it, which may be missing.
 
-    `questions` are those that are graded, `notes` what the verdict has to say of them.
+    `questions` are those that are graded, `notes` what the verdict must say of them.
     """
 
     def __init__(self, lab: Lab, files: Path, capture: Path, record: Record | None) -> None:
@@ -70,7 +70,7 @@ class Diagnosis:
         return grade_diagnosis(self.questions, self._answers, load_answers(self._lab.solution), self._seen)
 
     def standing(self, verdict: Verdict) -> Standing | None:
-        """What the diagnosis that was committed first is worth; None where none was, and nothing was copied."""
+        """What the diagnosis that was committed first is worth; None if none was, and nothing was copied."""
         record = self._record
         if record.commitments and self._lab.spec.questions:
             return standing_of(self._lab, record, verdict, self._files, self._captured)

@@ -32,7 +32,7 @@ CONFIG = "cohort.toml"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`cohort.toml`: what has to be known before the database can be opened. `url` is where learners reach the server, if that is another place."""
+    """`cohort.toml`: what must be known before the database can be opened. `url` is where learners reach the server, if that is another place."""
 
     name: str
     database: str = ""
@@ -80,7 +80,7 @@ def _database_url(folder: Path, config: Config) -> str:
 def create_cohort(folder: Path, config: Config) -> str:
     """Make a cohort in `folder`, with a join code; the cohort's identifier.
 
-    Raises UsageError where the folder holds a cohort already, or the database holds one.
+    Raises UsageError if the folder holds a cohort already, or the database holds one.
     """
 
     if (folder / CONFIG).exists():
@@ -133,7 +133,7 @@ def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
 
 @contextmanager
 def open_cohort(folder: Path) -> Iterator[Cohort]:
-    """The cohort in `folder`, its schema brought up to date. Raises UsageError where there is none."""
+    """The cohort in `folder`, its schema brought up to date. Raises UsageError if there is none."""
 
     if not (folder / CONFIG).is_file():
         raise UsageError(

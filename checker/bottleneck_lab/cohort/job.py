@@ -93,7 +93,7 @@ def read_result(folder: Path) -> Result | None:
 
 
 def run_job(folder: Path, check: Check | None = None) -> None:
-    """Measure what `folder` describes, and leave `result.json` there, whole or not at all."""
+    """Measure what `folder` describes, and leave `result.json` there, completely or not at all."""
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     checker = f"bottleneck-lab {version('bottleneck-lab')}"
     try:
@@ -204,7 +204,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises SystemExit where it has ended already."""
+    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises SystemExit if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
         raise SystemExit(0)

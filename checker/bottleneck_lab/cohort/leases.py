@@ -44,7 +44,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def binding(self) -> Binding:
-        """What the verdict has to carry."""
+        """What the verdict must carry."""
         return Binding(self.cohort, self.learner, self.submission, self.nonce)
 
 
@@ -70,7 +70,7 @@ Choose = Callable[[Waiting], str | None]
 
 
 def claim(connection: Connection, runner: str, devices: Iterable[Device], choose: Choose, now: float) -> Lease | None:
-    """A lease on the submission that is next among those that this runner can measure; None where there is none, or no room for it.
+    """A lease on the submission that is next among those that this runner can measure; None if there is none, or no room for it.
 
     It waits for room rather than let others pass: what needs the whole machine would else never have it.
     """

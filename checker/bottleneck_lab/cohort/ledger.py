@@ -67,7 +67,7 @@ class Ledger:
             self._counted[person, lab] = count
 
     def receipt(self, person: Person, asked: Submission) -> Receipt | None:
-        """The receipt of the same request, where it came before. Raises RefusedError where that key was another submission's."""
+        """The receipt of the same request, where it came before. Raises RefusedError if that key was another submission's."""
         found = self._receipts.get((person.id, asked.key))
         if found is not None and found.lab != asked.lab:
             raise RefusedError(

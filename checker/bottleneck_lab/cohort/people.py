@@ -150,7 +150,7 @@ def add_person(connection: Connection, role: Role, name: str, at: float, **field
 
 
 def add_staff(connection: Connection, role: Role, name: str, password: str, at: float) -> Person:
-    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError where the name is taken."""
+    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError if the name is taken."""
     if _staff_row(connection, name) is not None:
         raise RefusedError("already-joined", f"Somebody is already called '{name}'.", "Choose another name.")
     return add_person(connection, role, clean(name), at, password_hash=hash_password(password))

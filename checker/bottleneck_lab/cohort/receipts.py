@@ -41,7 +41,7 @@ def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | Non
 
 
 def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | None:
-    """Whether `path` holds a receipt signed with the private half of `public_key`; None where it holds no receipt at all. Needs no network.
+    """Whether `path` holds a receipt signed with the private half of `public_key`; None if it holds no receipt at all. Needs no network.
 
     Raises UsageError when it cannot be read.
     """

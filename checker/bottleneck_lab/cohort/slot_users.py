@@ -55,7 +55,7 @@ def parse_uids(text: str) -> list[int]:
 
 
 def free_uids(count: int) -> list[int]:
-    """As many uids as there are slots, of no account. Raises MachineError where one of them has an account."""
+    """As many uids as there are slots, of no account. Raises MachineError if one of them has an account."""
     uids = list(range(FIRST_UID, FIRST_UID + count))
     for uid in uids:
         try:
@@ -67,7 +67,7 @@ def free_uids(count: int) -> list[int]:
 
 
 def require_slot_users(uids: list[int], *, sandbox_required: bool = True, python: str = sys.executable) -> None:
-    """Raises MachineError where checks cannot run as these users: no right to change to them, or no way for them to what a check needs."""
+    """Raises MachineError if checks cannot run as these users: no right to change to them, or no way for them to what a check needs."""
     probe = [python, "-m", __name__, *(["sandbox"] if sandbox_required else [])]
     for uid in uids:
         done = subprocess.run(

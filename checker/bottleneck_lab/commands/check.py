@@ -1,4 +1,4 @@
-"""`lab check`: measure what stands in the workspace, and give a verdict."""
+"""`lab check`: measure the workspace and give a verdict."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def command(
 ) -> None:
     """Measure your work and get a verdict.
 
-    Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
+    Exit code: 0 PASS, 1 FAIL, 2 usage error, 3 INCONCLUSIVE, 4 ERROR.
     """
     if static:
         show_static(here(), as_json=json)
@@ -95,13 +95,13 @@ def command(
 
 
 def _wait_until_quiet(minutes: float) -> None:
-    """Raises MachineError where the machine does not become quiet within the limit."""
+    """Raises MachineError if the machine does not become quiet within the limit."""
     with progress() as show:
         wait_until_quiet(60 * minutes, lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0))
 
 
 def _tell_of_older_capture(workspace: Workspace) -> None:
-    """Nobody shall read a verdict beside a timeline of other code without knowing it."""
+    """Warns when the verdict and the latest capture are about different code."""
     captures = readable(workspace)
     told = mismatch(workspace, captures[-1]) if captures else None
     if told:
@@ -111,9 +111,9 @@ def _tell_of_older_capture(workspace: Workspace) -> None:
 def check_here(
     workspace: Workspace, device: str | None = None, *, no_wait: bool = False, key_file: Path | None = None
 ) -> Attempt:
-    """Check the workspace as it is at this moment, and record the verdict with what was handed in.
+    """Check the workspace as it is now, and record the verdict together with the files that were checked.
 
-    With a runner's private key, the verdict is signed. The key is read before anything is measured, and never by a worker.
+    With a runner's private key the verdict is signed. The key is read before anything is measured, never by a worker.
     """
     workspace.require_current()
     require_torch("`lab check`")
@@ -139,7 +139,7 @@ def check_here(
 
 
 def require_diagnosis(workspace: Workspace) -> None:
-    """Commit the diagnosis that is handed in. Raises UsageError, before anything is measured, for one that cannot be graded."""
+    """Commit the submitted diagnosis. Raises UsageError, before anything is measured, if it cannot be graded."""
     questions = asked_questions(workspace)
     answers = load_answers(workspace.root)
     wrong = problems(questions, answers)
@@ -153,14 +153,14 @@ def require_diagnosis(workspace: Workspace) -> None:
 
 
 def _what_is_missing(wrong: dict[str, str], answers: Mapping[str, Answer]) -> str:
-    """What is open, in one sentence, then what cannot be graded as it stands."""
+    """Which answers are missing, in one sentence, then which ones cannot be graded."""
     open_ = [id_ for id_ in wrong if not is_given(answers.get(id_))]
     told = [f"{id_}: {sentence}" for id_, sentence in wrong.items() if id_ not in open_]
     return " ".join([f"Still to answer: {', '.join(open_)}.", *told] if open_ else told)
 
 
 def _require_secret(key_file: Path, lab: Lab) -> None:
-    """Raises MachineError where the code under test could read the key that is to vouch for it."""
+    """Raises MachineError if the code under test could read the signing key."""
     if bubblewrap() is None:
         raise MachineError(
             "A verdict is signed only if the code under test runs in a sandbox; otherwise that code could read the key.",
@@ -200,7 +200,7 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
 
 
 def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction) -> Prediction:
-    """The prediction beside reference over shipped, as a check of the shipped code measured it; unmeasured before there was one."""
+    """The prediction next to the speed-up of the reference over the shipped code, as a check of the shipped code measured it; unmeasured before that."""
     shipped = workspace.lab.code_hash(workspace.lab.path)
     verdicts = [verdict, *(attempt.verdict for attempt in load_attempts(workspace))]
     speeds = [
@@ -214,7 +214,7 @@ def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction
 
 
 def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standing:
-    """What the first committed diagnosis is worth: as an earlier check graded it, where one did."""
+    """What the first committed diagnosis is worth, as an earlier check graded it if one did."""
     before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
     known = next((one.named for one in before if one and one.named is not None), None)
     return worth(workspace.lab, load_record(workspace), verdict, folder, partial(capture_figures, workspace), known)

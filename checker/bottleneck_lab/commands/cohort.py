@@ -80,7 +80,7 @@ def create(
         str, typer.Option("--database", help="postgresql://user@host/name, instead of the built-in SQLite.")
     ] = "",
 ) -> None:
-    """Make a cohort: its folder with database, key and settings."""
+    """Create a cohort: a folder with its database, key and settings."""
     place = folder or Path(folder_name(name))
     with explained():
         create_cohort(place, Config(name, database))
@@ -152,7 +152,7 @@ def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, options: lis
 
 
 def _address(host: str) -> str:
-    """What to call this machine on the network, where the server listens to all of it."""
+    """This machine's network address, for a server that listens on all interfaces."""
     if host not in ("0.0.0.0", "::"):
         return host
 
@@ -220,7 +220,7 @@ def runner(
     if parent is not None:
         end_with(parent)
     users: list[int] = []
-    if executor == "local":  # on a cluster, each job looks for itself on its node
+    if executor == "local":  # on a cluster, each job checks its own node
         _require_sandbox(allow_unsandboxed, allow_no_cgroup)
         users = _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed, quietly=parent is not None)
     stopping: list[int] = []
@@ -253,7 +253,8 @@ def _executor(
 
 
 def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False) -> list[int]:
-    """The users to run checks as; none where slots share the runner's, which is said. Raises UsageError, and MachineError where they cannot run checks."""
+    """The users to run checks as; none if the slots share the runner's, which is then reported. Raises UsageError, and MachineError where they cannot run
+    checks."""
     root = os.geteuid() == 0
     given = parse_uids(asked or "")
     if given and not root:
@@ -270,7 +271,7 @@ SHARED_USER = "All slots run checks as this runner's own user; every verdict say
 
 
 def _gpus(asked: str | None) -> list[int]:
-    """The indices of the GPUs to use. Raises UsageError for what is not a list of numbers."""
+    """The indices of the GPUs to use. Raises UsageError for anything but a list of numbers."""
     if asked is None:
         return list(range(len(cuda_devices())))
     parts = [part.strip() for part in asked.split(",") if part.strip()]
@@ -280,7 +281,7 @@ def _gpus(asked: str | None) -> list[int]:
 
 
 def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
-    """Raises MachineError where verdicts would be signed of code that nothing holds, unless that was allowed."""
+    """Raises MachineError if verdicts would be signed for code that nothing contains, unless that was allowed."""
     if bubblewrap() is None and not allow_unsandboxed:
         raise MachineError(
             "bubblewrap does not work here, so learners' code could read the key that signs verdicts.",
@@ -408,7 +409,7 @@ def staff(
 
 
 def _log() -> None:
-    """One line of JSON an event, on stderr."""
+    """One JSON line per event, on stderr."""
     log_json()
 
 

@@ -69,11 +69,11 @@ def command(
 
 
 Side = list[Path]
-"""The captures of one version: files or folders, in the order in which they were made."""
+"""The captures of one version: files or folders, in the order they were made."""
 
 
 def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
-    """What to compare. Raises UsageError for what does not exist, the same twice, or sides of different numbers of captures."""
+    """What to compare. Raises UsageError if a side does not exist, both are the same, or they have different numbers of captures."""
     sides = _find(before, 0), _find(after, -1)
     if sides[0] == sides[1]:
         raise UsageError(
@@ -92,7 +92,7 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
 
 
 def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
-    """The captures of the control, if there is one. Raises UsageError where they are not as many as those of each version."""
+    """The captures of the control, if there is one. Raises UsageError if there are not as many as of each version."""
     if folder is None:
         return []
     again = _repeated(folder.expanduser())
@@ -107,7 +107,7 @@ def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
 def _compared(
     sides: tuple[Side, Side], before: list[Observation], after: list[Observation], again: list[Observation]
 ) -> Comparison:
-    """The comparison; while a lab's cause is the learner's to find, without what the tool says of causes."""
+    """The comparison; without causes while they are still the learner's to find."""
     comparison = compare(before, after, again)
     if not _is_blind(sides):
         return comparison
@@ -134,7 +134,7 @@ def _repeated(path: Path) -> Side:
 
 
 def _numbered(what: str | None, default: int) -> Path:
-    """A capture of the lab that one stands in, or of `lab profile -- …` in this folder."""
+    """A capture of the current lab, or of `lab profile -- …` in this folder."""
     try:
         workspace = here()
     except UsageError:
@@ -155,12 +155,12 @@ def _numbered(what: str | None, default: int) -> Path:
 
 
 def _name(side: Side) -> str:
-    """What a side is called: the capture, or the folder that holds the repeated ones."""
+    """A side's name: the capture, or the folder of repeated captures."""
     return side[0].name if len(side) == 1 else side[0].parent.name
 
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
-    """The page about both; of repeated captures it draws the first two."""
+    """The page about both; of repeated captures it draws the first pair."""
     first: list[Analysis] = []
     observed: list[list[Observation]] = []
     for side in sides:

@@ -36,7 +36,7 @@ def command(
 
 
 def make(name: str, options: dict[str, int] | None = None) -> Path:
-    """Make the data set `name` and show how far it is; its folder."""
+    """Create the data set `name`, showing progress. Returns its folder."""
     with progress() as show:
         return make_dataset(
             name, lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)), options=options

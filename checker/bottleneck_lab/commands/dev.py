@@ -65,7 +65,7 @@ def check(
 
 
 def _told(row: Row, *, json: bool) -> Row:
-    """One proof, told at once since the next may take a minute."""
+    """Prints one proof at once, since the next may take a minute."""
     if not json:
         say(f"{'✗' if row.problems else '✓'} {row.lab}: {row.what}", style="red" if row.problems else None)
         for margin in row.proof.margins if row.proof else []:
@@ -76,7 +76,7 @@ def _told(row: Row, *, json: bool) -> Row:
 
 
 def _distance(margin: Margin) -> str:
-    """A measured criterion with its interval, its target, and how many times as good as that it surely is."""
+    """A measured criterion with its interval, its target, and by what factor it is at least better."""
     value, low, high, bar = (
         format_figure(number, margin.unit) for number in (margin.value, margin.low, margin.high, margin.bar)
     )
@@ -84,7 +84,7 @@ def _distance(margin: Margin) -> str:
     aim = "at least" if margin.at_least else "at most"
     times = (
         f"at least {margin.least:.2f}" if margin.least < 1000 else "over 1000"
-    )  # where nothing is left of what is to be small
+    )  # where a quantity that should be small is zero
     return f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as required"
 
 
@@ -203,7 +203,7 @@ def new(
 
 
 def _copy_datasets(example: Path, into: Path) -> list[Path]:
-    """Puts the generators of the example's data sets beside those that are there; the new files."""
+    """Adds the generators of the example's data sets to the existing ones. Returns the new files."""
     made = []
     for file in sorted((example / "datasets").glob("*.py")):
         target = into / "datasets" / file.name
@@ -214,14 +214,14 @@ def _copy_datasets(example: Path, into: Path) -> list[Path]:
 
 
 def _found(into: Path) -> str:
-    """What has to stand before a command that is to find the labs of a folder."""
+    """The prefix that a command needs to find the labs of a folder."""
     here = into.resolve()
     known = here in [root.resolve() for root in content_roots()]
     return "" if known else f"BOTTLENECK_LAB_PACKS={shlex.quote(str(here))} "
 
 
 def _rename_entry(folder: Path, old: str, entry: str) -> None:
-    """Calls the example's workload `entry`, and whatever speaks of it accordingly."""
+    """Renames the example's workload to `entry`, along with every mention of it."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(old, entry), encoding="utf-8")
@@ -230,7 +230,7 @@ def _rename_entry(folder: Path, old: str, entry: str) -> None:
 
 
 def _example(name: str) -> Path:
-    """A folder with a lab that docs/authors.md explains: the wheel's copy of it, or the checkout's."""
+    """The folder of an example lab from docs/authors.md: the wheel's copy, or the checkout's."""
     package = Path(__file__).resolve().parents[1]
     wheel = package / "content" / name
     return wheel if wheel.is_dir() else package.parents[1] / "docs" / name

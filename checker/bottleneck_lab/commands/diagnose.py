@@ -1,4 +1,4 @@
-"""`lab diagnose`: commit to a cause, to evidence measured in one's own capture, and to the gain that a fix would bring."""
+"""`lab diagnose`: commit to a cause, to evidence measured in your own capture, and to the gain from a fix."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def command(
         given, wrong = parse_answers(questions, answer)
         save_answers(workspace, given)
     elif sys.stdin.isatty() and not json:
-        for question in questions:  # Each is saved at once: whoever leaves in the middle keeps what was answered.
+        for question in questions:  # Each answer is saved at once, so leaving halfway loses nothing.
             known = load_answers(workspace.root).get(question.id)
             save_answers(workspace, {question.id: ask(question, known)})
     asks = sys.stdin.isatty() and not answer and not json
@@ -75,7 +75,7 @@ def command(
 
 
 def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
-    """Commit the answers once all are there; None while they are not, and where the learner would rather wait."""
+    """Commit the answers once they are complete; None until then, or if the learner prefers to wait."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     if not questions or problems(questions, answers):
         return None
@@ -85,12 +85,12 @@ def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
 
 
 def asked_questions(workspace: Workspace) -> list[QuestionSpec]:
-    """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
+    """The lab's questions; after the solution was looked at, without those that only the learner's own capture can answer."""
     return questions_of(workspace.lab, load_record(workspace))
 
 
 def commit_answers(workspace: Workspace) -> Commitment:
-    """Commit what stands in diagnosis.toml. Raises UsageError where evidence is asked for and there is no capture to hold it against."""
+    """Commit the answers in diagnosis.toml. Raises UsageError if evidence is required and there is no capture to check it against."""
     questions, answers = asked_questions(workspace), load_answers(workspace.root)
     capture = evidence_capture(workspace)
     if capture is None and needs_capture(questions):
@@ -150,7 +150,7 @@ def _report(workspace: Workspace, committed: Commitment | None, *, json: bool) -
 
 
 def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
-    """One line a question: saved, or still open."""
+    """One line per question: saved, or still open."""
     if is_given(answer):
         say(f"  {question.id}: {format_answer(question, answer)}", hang=4)
         if wrong:
@@ -187,7 +187,7 @@ def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[
 
 
 def _tell_mechanisms(workspace: Workspace) -> None:
-    """The limits that a brief keeps back, since they say what is wrong: a check wants the figure met and the cause gone."""
+    """The limits that a brief withholds because they give the cause away."""
     device = workspace.lab.spec.devices.get(workspace.info.device)
     limits = [describe_criterion(each) for each in (device.criteria if device else []) if each.kind == "mechanism"]
     if limits:

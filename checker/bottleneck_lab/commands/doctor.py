@@ -1,4 +1,4 @@
-"""`lab doctor`: what this machine has, what is missing, and what that would unlock; with --measure, what it can do at most."""
+"""`lab doctor`: what this machine has, what is missing and what that would unlock; with --measure, its ceilings."""
 
 from __future__ import annotations
 

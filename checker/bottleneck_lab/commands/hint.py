@@ -1,4 +1,4 @@
-"""`lab hint`: the next hint; in a cohort, as far as its instructor has opened them."""
+"""`lab hint`: the next hint, if the cohort's instructor has opened it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(
 
 
 def _why_none(had: int, of: int, opened: int | None) -> str:
-    """Why there is no further hint: the lab has no more, or the instructor of the cohort has not opened it yet."""
+    """Why there is no further hint: the lab has no more, or the instructor has not opened the next one."""
     if opened is not None and opened < of:
         so_far = f"{opened} of {of} hints" if opened else "none of the hints"
         told = " These are the ones you have taken:" if had else ""
@@ -60,7 +60,7 @@ def _row(workspace: Workspace, index: int, hint: HintSpec) -> dict[str, Any]:
 
 
 def _text(workspace: Workspace, hint: HintSpec) -> str:
-    """The hint, with what the learner's latest capture shows of it once a diagnosis is committed: before, that would say the cause."""
+    """The hint; once a diagnosis is committed, with evidence from the learner's latest capture, which would give the cause away before."""
     if hint.finding is None:
         return hint.text
     if is_blind(workspace):

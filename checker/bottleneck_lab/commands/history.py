@@ -1,4 +1,4 @@
-"""`lab history`: the attempts so far, the gain predicted beside the gain measured."""
+"""`lab history`: the attempts so far, with predicted and measured gains."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
 
 
 def _foretold(slug: str, place: str) -> list[PastPrediction]:
-    """The prediction of a lab beside what its last measured check found; none where its folder is gone or nothing was measured."""
+    """A lab's prediction and what its last check measured; None if its folder is gone or nothing was measured."""
     if not is_workspace(Path(place)):
         return []
     try:
         attempts = load_attempts(open_workspace(Path(place)))
     except LabError:
-        return []  # of an older version: the other labs' predictions count all the same
+        return []  # from an older version: the other labs' predictions still count
     known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
     measured = [(made.predicted, made.measured) for made in known if made.measured]
     return [PastPrediction(find_lab(slug).name, *measured[-1])] if measured else []
@@ -117,7 +117,7 @@ def _row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """The diagnoses as they were committed: the first counts, the others are corrections of it."""
+    """The committed diagnoses: the first counts, the others are corrections."""
     for number, made in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
         answers = ", ".join(
@@ -137,7 +137,7 @@ _STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "m
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """One line a check; on a narrow terminal the words at its end go below."""
+    """One line per check; on a narrow terminal the words at its end go below."""
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")

@@ -43,7 +43,7 @@ def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
 
 
 def _stage(name: str, rows: list[dict[str, Any]], able: str) -> str:
-    """A stage's name, how far one is in it, and what it is for."""
+    """A stage's name, the learner's progress in it, and what it teaches."""
     passed = sum(row["stage"] == name and row["state"] == "passed" for row in rows)
     told = f"{name}, {passed} of {sum(row['stage'] == name for row in rows)} passed"
     return f"{told}: by the end you can {able}" if able else told

@@ -102,7 +102,7 @@ def _draw(samples: Iterator[Sample]) -> None:
 
 
 def _table(sample: Sample) -> Table:
-    """Names in the first column, figures in the second; a GPU is one line."""
+    """Names in the first column, figures in the second; one line per GPU."""
     host = sample.host
     table = Table.grid(padding=(0, 2))
     for gpu in sample.gpus:

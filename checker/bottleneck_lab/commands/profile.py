@@ -160,7 +160,7 @@ def _profile_program(
 
 @contextmanager
 def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
-    """What the capture is to be called, and the unfinished folder in which it is made. What fails leaves nothing."""
+    """The capture's final name, and the unfinished folder in which it is made. A failure leaves nothing behind."""
     final = out.expanduser().absolute() if out else None
     parent = final.parent if final else Path.cwd() / "captures"
     made_parent = not parent.exists()
@@ -195,7 +195,7 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
 
 
 def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
-    """The timeline of an nsys capture; None for one that holds only what is for nsys' own window, as of a program without CUDA and NVTX."""
+    """The timeline of an nsys capture; None if it has data only for nsys-ui, as for a program without CUDA and NVTX."""
     try:
         return read_timeline(folder)
     except CaptureError as error:
@@ -231,12 +231,12 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
 
 
 def _as_shown(summary: Summary, folder: Path) -> Summary:
-    """What of a capture's summary may be seen where it lies: in a lab without a diagnosis, no causes."""
+    """The part of a capture's summary that may be shown: no causes in a lab without a diagnosis."""
     return evidence_only(summary) if is_blind_at(folder) else summary
 
 
 def _show_kernels(folder: Path, files: list[str]) -> None:
-    """The kernels' counters, one's own beside the library's, and what to attack first."""
+    """The kernels' counters, the learner's own next to the library's, and what to attack first."""
     blind = is_blind_at(folder)
     for name in files:
         timeline = load(folder / name)
@@ -265,7 +265,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
 
 
 def _show_description(folder: Path, tool: str) -> None:
-    """What `capture.json` says besides: kernels, remarks, and the command by which the learner can do the same."""
+    """Further entries of `capture.json`: kernels, remarks, and the command that repeats the capture by hand."""
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -276,7 +276,7 @@ def _show_description(folder: Path, tool: str) -> None:
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
-    """Make one capture of the workspace's workload; its folder. Leaves nothing behind when it fails."""
+    """Make one capture of the workspace's workload and return its folder. Leaves nothing behind on failure."""
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch("`lab profile`")

@@ -1,4 +1,4 @@
-"""`lab report`: what a capture and the latest check say."""
+"""`lab report`: what a capture and the latest check show."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from bottleneck_lab.workspace.siblings import open_case, traces_of
 EXAMPLE = "lab report --html report.html"
 
 _OPEN_S = 120
-"""How long a browser has to fetch the trace: it may first have to be started."""
+"""How long to wait for a browser to fetch the trace; it may have to start first."""
 
 
 def command(
@@ -124,7 +124,7 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: trace files, the capture's folder where there is one, and the lab that it was made in.
+    """What a report is about: trace files, the capture's folder if there is one, and the lab that it was made in.
 
     `blind`: causes are the reader's to find, and are not shown.
     """
@@ -156,7 +156,7 @@ class Subject:
 
 
 def find_subject(what: str | None) -> Subject:
-    """A file or folder of that name, or a capture of the workspace that one stands in. Raises UsageError, CaptureError."""
+    """A file or folder with that name, or a capture of the current workspace. Raises UsageError, CaptureError."""
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
@@ -182,9 +182,9 @@ def _own_capture(what: str | None) -> Path | None:
 
 
 def recorded_subject(tool: str) -> Subject:
-    """A capture of this lab's shipped code that came with it, for machines that cannot make one: recorded on a GPU, else made up, as it then says.
+    """The capture of the shipped code that ships with this lab, for machines that cannot make one: recorded on a GPU, or synthetic, which it then states.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     workspace = here()
     slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
@@ -195,7 +195,7 @@ def recorded_subject(tool: str) -> Subject:
 
 
 def sibling_subject() -> Subject:
-    """The case that was drawn last in this lab; blind until it is answered. Raises UsageError where none was drawn."""
+    """The case last drawn in this lab; blind until it is answered. Raises UsageError if none was drawn."""
     workspace = here()
     traces = traces_of(workspace)
     if not traces:
@@ -204,7 +204,7 @@ def sibling_subject() -> Subject:
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
-    """A memory snapshot: who holds what. It names no cause, so that a lab's readers may see all of it."""
+    """A memory snapshot: which lines hold what. It names no cause, so nothing in it has to be hidden."""
     memory = find_device_memory(load_snapshot(path))
     if html:
         say(f"The report is in {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}")
@@ -237,7 +237,7 @@ def _show(subject: Subject, *, json: bool) -> None:
 
 
 def _show_answers(workspace: Workspace, known: Known) -> None:
-    """The committed diagnosis, the learner's figures beside the tool's."""
+    """The committed diagnosis, with the learner's figures next to the tool's."""
     answers = _answers(workspace, known)
     if answers:
         say("\nYour diagnosis", style="bold")
@@ -290,7 +290,7 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 
 
 def write_html(subject: Subject, target: Path) -> Path:
-    """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
+    """Write the page about one capture and every attempt so far to `target`, completely or not at all; `target`."""
     found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
@@ -312,7 +312,7 @@ def _write(page: str, target: Path) -> Path:
 
 
 def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
-    """The committed answers, each beside what the capture shows; whether they are right, `lab check` says. `known` has been read already."""
+    """The committed answers, each next to what the capture shows; only `lab check` says whether they are right. `known` was read before."""
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
@@ -327,7 +327,7 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
 
 
 def open_trace(trace: Path, *, port: int | None = None) -> None:
-    """Hand the trace to Perfetto in a browser, or say how to do it by hand. `port` other than Perfetto's own is for tests."""
+    """Hand the trace to Perfetto in a browser, or explain how to do it by hand. Tests use another `port`."""
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):

@@ -19,7 +19,7 @@ _LOOK = "`lab report --sibling` shows its capture, with --html as a page with th
 
 
 def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
-    """Draw a case where none is open, tell its story, and take the answers: once, and for good."""
+    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
     if is_blind(workspace):
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = siblings.open_case(workspace) is None

@@ -47,7 +47,7 @@ def command(
 
 
 def _quote_own_figures(workspace: Workspace) -> None:
-    """Answers that a check measures are the last check's, where there is one: the reference was captured elsewhere."""
+    """Answers that a check measures come from the last check, if there was one: the reference was captured on another machine."""
     if quoted := measured_answers(last_figures(workspace)):
         save_answers(workspace, quoted)
 

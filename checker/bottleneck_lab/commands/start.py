@@ -1,4 +1,4 @@
-"""`lab start`: start a lab in a folder of its own."""
+"""`lab start`: start a lab in a new folder."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
 
 
 def _quoted(path: Path) -> str:
-    """A path as a shell takes it."""
+    """A path, quoted for the shell."""
     relative = os.path.relpath(path)
     return shlex.quote(relative if len(relative) < len(str(path)) else str(path))

@@ -1,4 +1,4 @@
-"""`lab submit`: hand in what stands in the workspace, to be measured by the cohort's runner."""
+"""`lab submit`: submit the workspace's files, to be measured by the cohort's runner."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
 
 
 def _send(workspace: Workspace, client: Client, membership: Membership, device: str | None) -> Accepted:
-    """Send, and keep the receipt, once it has been checked against the cohort's key."""
+    """Send the files, and keep the receipt once it has been verified with the cohort's key."""
 
     require_diagnosis(workspace)
     capture = _send_capture(workspace, client)
@@ -75,7 +75,7 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
 
 
 def _send_capture(workspace: Workspace, client: Client) -> str | None:
-    """Send the capture that the diagnosis is about; None where there is none that can travel."""
+    """Send the capture that the diagnosis is about; None if there is none that can be sent."""
     commitments = load_record(workspace).commitments
     named = workspace.captures / commitments[-1].capture if commitments and commitments[-1].capture else None
     folder = named if named and named.is_dir() else evidence_capture(workspace)
@@ -95,7 +95,7 @@ def _send_capture(workspace: Workspace, client: Client) -> str | None:
 
 
 def _device(workspace: Workspace, asked: str | None) -> Any:
-    """A GPU need not be here: it is the runner that measures."""
+    """This machine needs no GPU: the runner measures."""
 
     known = workspace.lab.spec.devices
     if asked is not None and asked not in known:
@@ -104,7 +104,7 @@ def _device(workspace: Workspace, asked: str | None) -> Any:
 
 
 def _figures(workspace: Workspace) -> dict[str, float]:
-    """What the captures show. One that cannot be read is no reason not to submit."""
+    """What the captures show. An unreadable capture does not prevent submitting."""
 
     try:
         seen = figures(workspace) or {}
@@ -130,7 +130,7 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
 
 
 def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
-    """Wait for the verdict and tell each change once. Ctrl-C leaves: the submission stays where it is."""
+    """Wait for the verdict and report each change once. Ctrl-C stops waiting; the submission stays queued."""
 
     standing, said = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
@@ -162,7 +162,7 @@ def _show_none(standing: Standing) -> None:
 
 
 def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
-    """The verdict, which is believed only with the cohort's signature on it. Exits with its code."""
+    """Print the verdict, which must carry the cohort's signature, and exit with its code."""
 
     joined, document = membership.joined, standing.verdict or ""
     checked = verify_bytes(document.encode(), public_key_of(joined.public_key.encode()))

@@ -40,5 +40,5 @@ def command(
 
 
 def _one_line(text: str) -> str:
-    """Text from a file that nobody vouches for yet, without control characters: it cannot drive the terminal or fake a line of ours."""
+    """Text from an unverified file, without control characters, so that it cannot drive the terminal or fake our output."""
     return "".join(char for char in text if char.isprintable())[:300]

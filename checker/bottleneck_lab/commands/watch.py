@@ -55,7 +55,7 @@ def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int]
 
 
 def _check(workspace: Workspace, device: str | None) -> None:
-    """One check. A mistake in the learner's files is printed and watching goes on, since the next save may fix it."""
+    """One check. A mistake in the learner's files is printed and watching continues, since the next save may fix it."""
     try:
         render_verdict(check_here(workspace, device).verdict, console())
     except UsageError as error:

@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.progress import load_progress
 
 
 def command() -> None:
-    """Say where you are in the course, and what to do next."""
+    """Show where you are in the course and what to do next."""
     labs, progress = load_labs(), load_progress()
     workspace = workspace_above(Path.cwd())
     if workspace:

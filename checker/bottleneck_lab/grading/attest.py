@@ -37,7 +37,7 @@ PEM_BYTES = 1 << 16
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Whether a file is a verdict signed with the given key; `verdict` is None where the file does not hold one."""
+    """Whether a file is a verdict signed with the given key; `verdict` is None if the file does not hold one."""
 
     ok: bool
     sentence: str

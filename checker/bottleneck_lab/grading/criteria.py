@@ -126,7 +126,7 @@ def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
 
 
 def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
-    """One result for a criterion that every case has to meet on its own, so that no easy case can carry a hard one.
+    """One result for a criterion that every case must meet on its own, so that no easy case can carry a hard one.
 
     The worst case speaks for all: one that fails before one that is undecided, then the one furthest on the wrong side.
     """
@@ -254,7 +254,7 @@ class Stopped(NamedTuple):
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What was seen of the machine while it measured; None where it could not be seen.
+    """What was seen of the machine while it measured; None if it could not be seen.
 
     `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy by other programs.
     `waiting`: share of time in which some program waited for a CPU. `doubt`: by how much, a share, the self-test made every

@@ -39,7 +39,7 @@ _SIGNS_OF = {
     "compute-bound": "a device that is busy nearly all the time, with long kernels",
     "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
 }
-"""What a capture has to show for each of the common causes: whoever names one has to have seen it."""
+"""What a capture must show for each of the common causes: whoever names one must have seen it."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",
@@ -78,7 +78,7 @@ def grade_diagnosis(
     """One result for each question, and the prediction if a usable one was made.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A number that is asked for
-    without `from_capture`, and a choice that the solution does not answer, only has to be given: whoever measures judges it.
+    without `from_capture`, and a choice that the solution does not answer, only has to be given: the measurement judges it.
     """
     results = [_grade(question, answers, solution.get(question.id), seen) for question in questions]
     return results, _prediction(questions, answers)

@@ -69,7 +69,7 @@ def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Marg
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it has to miss."""
+    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it must miss."""
 
     part: Part
     name: str
@@ -90,7 +90,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TargetSafety(msgspec.Struct, frozen=True):
-    """What the machines say of one target. `problems` is empty where it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
+    """What the machines say of one target. `problems` is empty if it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
 
     lab: str
     device: str

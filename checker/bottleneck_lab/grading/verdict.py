@@ -39,7 +39,7 @@ _EXIT_CODES = {
 class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was found for one criterion.
 
-    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None where nothing is sampled.
+    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None if nothing is sampled.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a learner's diagnosis is worth: the one that was committed first, before anything was told.
 
-    `named`: its cause and its evidence were right, and nothing had told them; None where that is not known. `corrections`
+    `named`: its cause and its evidence were right, and nothing had told them; None if that is not known. `corrections`
     counts later commitments; `hints` those taken before the first; `told` is what gave the cause away before it. `copied`: the
     reference solution had been taken before this check, or stands in it: it never counts as solved.
     """

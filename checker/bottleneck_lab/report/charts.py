@@ -79,7 +79,7 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
 
 
 def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """One column a step, as high as what the step took on host and device; None for one or two, of which the mean says as much.
+    """One column per step, as high as what the step took on host and device; None for one or two, of which the mean says as much.
 
     More steps than fit are drawn in groups, each as high as its longest step: the slow one is what is looked for.
     """
@@ -93,7 +93,7 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
 
 
 def memory_chart(use: MemoryUse) -> Markup | None:
-    """Memory over the capture, from left to right; None where nothing was held."""
+    """Memory over the capture, from left to right; None if nothing was held."""
     if use.peak_bytes <= 0:
         return None
     columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
@@ -101,7 +101,7 @@ def memory_chart(use: MemoryUse) -> Markup | None:
 
 
 def levels_chart(memory: DeviceMemory) -> Markup | None:
-    """Allocated in front of reserved memory, from left to right; None where nothing was recorded."""
+    """Allocated in front of reserved memory, from left to right; None if nothing was recorded."""
     if not memory.events:
         return None
     top = memory.peak_reserved_bytes or 1
@@ -141,7 +141,7 @@ def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: s
 
 
 def roofline_chart(roofline: Roofline) -> Markup | None:
-    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision that occurs; None where the ceilings are unknown."""
+    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision that occurs; None if the ceilings are unknown."""
     rows = [row for row in roofline.rows if row.ceiling_share >= 0]
     if roofline.machine is None or not rows:
         return None
@@ -192,7 +192,7 @@ def _slope_name(name: str, left: tuple[float, float]) -> Markup:
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
-    """The main criterion over the attempts, with its target; None where no attempt measured one.
+    """The main criterion over the attempts, with its target; None if no attempt measured one.
 
     The main criterion is the first of kind `target` in the newest attempt that has one.
     """

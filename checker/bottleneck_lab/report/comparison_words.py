@@ -72,7 +72,7 @@ def _describe_control(control: Control) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """`1.60–1.72x`; empty where a bound is not known."""
+    """`1.60–1.72x`; empty if a bound is not known."""
     return f"{low:.2f}–{high:.2f}x" if low is not None and high is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""A roofline in characters: one letter an operator, under lines of dots."""
+"""A roofline in characters: one letter per operator, under lines of dots."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Lane:
 def find_lanes(
     timeline: Timeline, times: Iterable[DeviceTime], *, blind: bool = False
 ) -> tuple[tuple[str, ...], list[Lane]]:
-    """The lanes in the order in which they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
+    """The lanes in the order they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
     find = plain_gap_lanes if blind else gap_lanes
     gaps = find(timeline, times, first_name=len(timeline.strings))
@@ -186,7 +186,7 @@ def _pairs(first: Column, second: Column) -> list[tuple[int, int]]:
 
 
 def _group(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one group together, groups and lanes in the order in which they come."""
+    """Lanes of one group together, groups and lanes in the order they come."""
     groups: dict[str, list[Lane]] = {}
     for lane in lanes:
         groups.setdefault(lane.group, []).append(lane)

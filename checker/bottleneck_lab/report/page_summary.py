@@ -183,7 +183,7 @@ def operators_section(summary: Summary) -> Section | None:
 
 
 def _workers(summary: Summary) -> Markup | None:
-    """One row a line of every worker process of the data loader, under the worker's own figures."""
+    """One row per line of every worker process of the data loader, under the worker's own figures."""
     cells = []
     for use in summary.workers:
         took = f"{use.batches} batch{'es' * (use.batches != 1)} of {words.format_duration(use.batch_ns)}"

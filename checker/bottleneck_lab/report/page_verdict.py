@@ -16,7 +16,7 @@ MARKS = {True: ("✓", "PASS", "holds"), False: ("✗", "FAIL", "does not hold")
 class AnsweredQuestion:
     """A question of the diagnosis with the learner's answer, and what the capture says about it.
 
-    `holds` is None where the answer is not compared with anything.
+    `holds` is None if the answer is not compared with anything.
     """
 
     ask: str

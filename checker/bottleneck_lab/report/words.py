@@ -109,7 +109,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty where the criterion has none."""
+    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty if the criterion has none."""
     if criterion.value is None:
         return ""
     if criterion.holds is None and criterion.low is not None and criterion.high is not None:
@@ -118,7 +118,7 @@ def format_measured(criterion: CriterionResult) -> str:
 
 
 def format_target(criterion: CriterionResult) -> str:
-    """The target with its direction, such as `at least 80%`; empty where the criterion has none."""
+    """The target with its direction, such as `at least 80%`; empty if the criterion has none."""
     if criterion.target is None:
         return ""
     words = "at least" if criterion.direction == "at_least" else "at most"
@@ -126,7 +126,7 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and how many samples stand behind it; empty where nothing was sampled. An open end is named as such."""
+    """The interval and how many samples stand behind it; empty if nothing was sampled. An open end is named as such."""
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
     if low is not None and high is not None:
@@ -209,7 +209,7 @@ def describe_awaited(row: SyncRow) -> str:
 
 
 def describe_standing(standing: Standing | None) -> str:
-    """What the learner's diagnosis is worth, in a few words; empty where nothing is known of it."""
+    """What the learner's diagnosis is worth, in a few words; empty if nothing is known of it."""
     if standing is None:
         return ""
     if standing.copied:

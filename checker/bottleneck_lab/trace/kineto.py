@@ -30,7 +30,7 @@ CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
 
 NOTES = "captureNotes"
-"""Key beside a trace's events: what whoever made the capture has to say of it, a list of sentences."""
+"""Key beside a trace's events: what whoever made the capture must say of it, a list of sentences."""
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:

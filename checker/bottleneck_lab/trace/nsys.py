@@ -441,7 +441,7 @@ TABLES = {
     ),
     "ThreadNames": TableQuery({"globalTid": 0, "nameId": -1}),
 }
-"""The tables that are read as columns, in the order in which they are needed."""
+"""The tables that are read as columns, in the order they are needed."""
 
 
 def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:

@@ -32,17 +32,17 @@ class SecondReader:
         self.close()
 
     def fork(self, work: Work, *arguments: str | int) -> bool:
-        """Starts `work` in a copy of this process; False where that is not safe or not possible."""
+        """Starts `work` in a copy of this process; False if that is not safe or not possible."""
         self._process = fork(work, self.shared, *arguments)
         return self._process is not None
 
     def spawn(self, work: Work, *arguments: str | int) -> bool:
-        """Starts `work` in a fresh interpreter; False where that is not possible."""
+        """Starts `work` in a fresh interpreter; False if that is not possible."""
         self._process = spawn(work, self.shared, *arguments)
         return self._process is not None
 
     def handed_over(self) -> Iterator[Any] | None:
-        """Waits for the second process to end: what it handed over, in order. None where it failed or was never started."""
+        """Waits for the second process to end: what it handed over, in order. None if it failed or was never started."""
         if self._process is None or self._process.wait() != 0:
             return None
         return self._loaded()

@@ -59,7 +59,7 @@ def is_blind(workspace: Workspace) -> bool:
 
 
 def is_blind_at(path: Path) -> bool:
-    """The same of the workspace that a file or folder lies in; outside of labs nothing is hidden."""
+    """The same of the workspace that a file or folder lies in; outside labs nothing is hidden."""
     workspace = workspace_above(path.absolute())
     return workspace is not None and is_blind(workspace)
 

@@ -62,7 +62,7 @@ def with_answer(text: str, key: str, answer: Answer) -> str:
 
 
 def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
-    """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path.
+    """Write `answers` into the learner's `diagnosis.toml`, completely or not at all; its path.
 
     Raises UsageError, and writes nothing, when the file is broken or written in a way that an answer cannot be put into.
     """

@@ -12,11 +12,11 @@ from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 Captured = Callable[[str], CaptureFigures | None]
-"""The capture of that name; None where it is not here."""
+"""The capture of that name; None if it is not here."""
 
 
 def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
-    """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
+    """The lab's questions; after the solution was looked at, without those that only the learner's own capture can answer."""
     if record.help.solution is None:
         return lab.spec.questions
     return [question for question in lab.spec.questions if not needs_capture([question])]
@@ -39,7 +39,7 @@ def is_copied(lab: Lab, record: Record, files: Path) -> bool:
 
 
 def _named(lab: Lab, record: Record, verdict: Verdict, captured: Captured) -> bool | None:
-    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None where this check does not know."""
+    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None if this check does not know."""
     first, *later = record.commitments
     if first.told:
         return False

@@ -101,7 +101,7 @@ async def submit(request: Request) -> Response:
 
 @router.get("/captures/{name}", dependencies=[Depends(api_person)])
 def has_capture(request: Request, name: str) -> Response:
-    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError where it is not."""
+    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError if it is not."""
     if not state(request).cohort.blobs.holds(name):
         raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
     return answer(Stored(name))

@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. Raises MachineError where the address cannot be had."""
+    """Serve until SIGINT or SIGTERM. Raises MachineError if the address cannot be had."""
     certificate, key = tls or (None, None)
     config = uvicorn.Config(
         create_app(cohort, url),

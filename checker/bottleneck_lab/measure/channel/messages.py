@@ -211,7 +211,7 @@ class MeasureStep(Message, number=24):
 
 
 def message_of(number: int, values: list[Value]) -> Message:
-    """The message of that number. Raises ValueError where there is none, or where its fields differ."""
+    """The message of that number. Raises ValueError if there is none, or where its fields differ."""
     if (type_ := _TYPES.get(number)) is None:
         raise ValueError("not a message of this protocol")
     if _is_open(number):

@@ -37,7 +37,7 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     settings_type: type[S]
     criteria: ClassVar[Criteria | None] = None
-    """The criteria that it can decide. None where the lab's judge names them."""
+    """The criteria that it can decide. None if the lab's judge names them."""
     required: ClassVar[Collection[str]] = ()
     """Ids without which none of its labs can be measured."""
     judge_calls: ClassVar[Calls] = {}
@@ -48,7 +48,7 @@ class Kind(ABC, Generic[S]):
     """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is held against the solution's."""
 
     def settings(self, lab: Lab, device: Device) -> S:
-        """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""
+        """The lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
         found = convert(
             lab.spec.devices[device].settings,
             self.settings_type,
@@ -89,7 +89,7 @@ class Kind(ABC, Generic[S]):
         return False
 
     def scale(self, context: Context[S], ranks: list[int]) -> list[Sweep]:  # noqa: ARG002 - for kinds to override
-        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError where there is none, LearnerFault where the code fails."""
+        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError if there is none, LearnerFault where the code fails."""
         raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
 
     def problems(self, lab: Lab) -> Iterator[str]:

@@ -18,13 +18,13 @@ GROUP = "bottleneck_lab.kinds"
 
 
 def kind_of(lab: Lab) -> Kind[Any]:
-    """The kind of a lab. Raises LabError where no kind has that name."""
+    """The kind of a lab. Raises LabError if no kind has that name."""
     return find_kind(lab.spec.measure)
 
 
 @cache
 def find_kind(name: str) -> Kind[Any]:
-    """The kind called `name`; a built-in one before any other. Raises LabError where there is none."""
+    """The kind called `name`; a built-in one before any other. Raises LabError if there is none."""
     if name in built_in():
         return _checked(import_module(f"{kinds.__name__}.{name}").KIND, name)
     for entry in entry_points(group=GROUP, name=name):

@@ -130,7 +130,7 @@ def course_names(root: Path, slug: str) -> bool:
 def add_to_course(file: Path, stage: str, slug: str) -> None:
     """Write `slug` as the last lab of a stage into a course.toml; the file, or the stage, is made where there is none.
 
-    Raises UsageError where the file is written in a way that a name cannot be put into; it is then as it was.
+    Raises UsageError if the file is written in a way that a name cannot be put into; it is then as it was.
     """
     before = file.read_text(encoding="utf-8") if file.is_file() else 'title = "Labs"\n'
     listed = re.compile(rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])')

@@ -41,7 +41,7 @@ def bubblewrap() -> str | None:
 
 @cache
 def bubblewrap_problem() -> str:
-    """Why bubblewrap cannot hold the code of a check here; empty where it can."""
+    """Why bubblewrap cannot hold the code of a check here; empty if it can."""
     path = find_program("bwrap")
     if path is None:
         return "not installed"
@@ -55,7 +55,7 @@ def bubblewrap_problem() -> str:
 
 
 def require_sandbox() -> None:
-    """Raises MachineError where bubblewrap does not work: code that may do harm does not run without it."""
+    """Raises MachineError if bubblewrap does not work: code that may do harm does not run without it."""
     if problem := bubblewrap_problem():
         raise MachineError(
             f"This code may be harmful, so it runs only in a sandbox, but bubblewrap does not work here ({problem}).",

@@ -351,7 +351,7 @@ def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
 
 
 def _predicted(results: Any) -> PredictedResult | None:
-    """None where there is a value among the results: another call may have another."""
+    """None if there is a value among the results: another call may have another."""
     found = list(leaves(results))
     if not all(result is None or isinstance(result, Argument | TensorForm) for result in found):
         return None

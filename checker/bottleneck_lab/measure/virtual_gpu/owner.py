@@ -33,7 +33,7 @@ class EngineOwner:
         self._send(Begin(spec, recording))
 
     def wait_started(self) -> None:
-        """Raises VerifierFault where the engine could not start."""
+        """Raises VerifierFault if the engine could not start."""
         if not self._started:
             self._receive()
             self._started = True

@@ -75,7 +75,7 @@ def measure(context: Context[FeedSettings]) -> Measured:
 
 
 def refuse_more_cores(busy: float) -> None:
-    """Raises LearnerFault where a script kept more cores busy than loading is pinned to: a process may move itself to others."""
+    """Raises LearnerFault if a script kept more cores busy than loading is pinned to: a process may move itself to others."""
     allowed = len(loading_cores())
     if busy > MAX_CORES_SHARE * allowed:
         raise LearnerFault(

@@ -56,7 +56,7 @@ def not_genuine(capture: OperatorCapture, truth: Truth, passes: int, begin_s: fl
 MARK = "aten::neg"
 """After each pass a check's own script leaves one call of this a picture, on a vector whose length is the class that the model gave it."""
 MARKS_SHARE = 0.75
-"""Of the marks that have to be right: where two classes are as likely, rounding decides."""
+"""Of the marks that must be right: where two classes are as likely, rounding decides."""
 
 
 def not_of_this_run(capture: OperatorCapture, classes: Sequence[int], passes: int, seconds: float) -> str | None:
@@ -120,7 +120,7 @@ def _passes(truth: Truth) -> int:
 
 
 def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
-    """The layers' names may be there without what they call; what takes most of the time has to be there as well."""
+    """The layers' names may be there without what they call; what takes most of the time must be there as well."""
     top = truth.ranked()[0]
     if top.name in capture.times:
         return None
@@ -178,7 +178,7 @@ def full_name(answer: object) -> str:
 
 
 def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
-    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None where nothing was captured."""
+    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None if nothing was captured."""
     top = measurement.get("operators", [])[: len(PLACES)]
     if len(top) < len(PLACES):
         return {}

@@ -82,7 +82,7 @@ class RanksKind(Kind[Settings]):
 
 
 def _collect(context: Context[Settings]) -> None:
-    """The workspace's script beside the lab's own files, in a folder of its own. Raises UsageError where the script cannot be taken."""
+    """The workspace's script beside the lab's own files, in its own folder. Raises UsageError if the script cannot be taken."""
     from bottleneck_lab.measure.faults import LearnerFault
     from bottleneck_lab.measure.submission import collect
 

@@ -52,7 +52,7 @@ class RankJob(msgspec.Struct, frozen=True):
 def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
     """Everything one rank does; returns when the script's training is over and its parameters lie in shared memory.
 
-    Raises TypeError where `wrap` returns no DistributedDataParallel, and whatever the script raises.
+    Raises TypeError if `wrap` returns no DistributedDataParallel, and whatever the script raises.
     """
     client = Client(
         socket.socket(fileno=sockets[rank]),

@@ -87,7 +87,7 @@ class Ledger:
     def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
         """Whether an all-reduce now, among the ranks of `group`, can be one of the gradients that the update uses; if so it is booked.
 
-        What is sent before the last micro-batch's backward has begun is none. Raises Violation where more was sent than backward has made ready.
+        What is sent before the last micro-batch's backward has begun is none. Raises Violation if more was sent than backward has made ready.
         """
         if not any(self._backwards) or dtype not in FLOATING or elements < self.costs.smallest:
             return False

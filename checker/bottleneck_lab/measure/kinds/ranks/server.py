@@ -79,7 +79,7 @@ class Link:
                 raise self.gone() from error
 
     def receive(self) -> bytes:
-        """What the rank has sent; nothing at its end. Raises Violation where it died."""
+        """What the rank has sent; nothing at its end. Raises Violation if it died."""
         try:
             return self.sock.recv(1 << 16)
         except OSError as error:

@@ -99,7 +99,7 @@ def _under_sanitizer(
 def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> Measured:
     """The same with what the machine code of the kernels shows: the criterion `load-bytes` where the lab has it, and a few sentences.
 
-    Raises VerifierFault where no compiled kernel is found.
+    Raises VerifierFault if no compiled kernel is found.
     """
     spec = context.criterion("load-bytes")
     if spec is None or context.device != "cuda":

@@ -25,7 +25,7 @@ that wakes for a moment waits longer there than it runs. """
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
-    """Raises VerifierFault where the protocol's own time is all that stands between the pairs and a decision.
+    """Raises VerifierFault if the protocol's own time is all that stands between the pairs and a decision.
 
     A target that one case has missed for sure is missed, whatever the others would have needed.
     """
@@ -58,7 +58,7 @@ class Turns:
 
 
 def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> None:
-    """Raises LearnerFault where the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
+    """Raises LearnerFault if the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
 
     A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's. What may have another cause raises BusyMachineError,
     unless the work has `failed` already: a slow reference is to nobody's harm.
@@ -76,9 +76,9 @@ def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> Non
 
 
 def refuse_more_threads(cases: list[Case]) -> None:
-    """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
+    """Raises LearnerFault if a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
 
-    A few percent more are charged as time (`Case.charged`). Raises BusyMachineError where more threads were ready and other programs kept them from running,
+    A few percent more are charged as time (`Case.charged`). Raises BusyMachineError if more threads were ready and other programs kept them from running,
     unless a target is missed all the same.
     """
     failed = any(case.failed() for case in cases)

@@ -139,7 +139,7 @@ def _said(session: CallSession, text: Any) -> WorkerReport:
 
 
 def _refuse_work_elsewhere(yours: Figures, shipped: Figures) -> None:
-    """Raises LearnerFault where the device did less than the training takes."""
+    """Raises LearnerFault if the device did less than the training takes."""
     if yours.steps != shipped.steps:
         raise LearnerFault("wrong output", f"{yours.steps} of the {shipped.steps} batches were used.")
     if yours.flops < LEAST_WORK * shipped.flops:
