@@ -1,4 +1,4 @@
-"""What a lab's judge.py is made of: rules for the parts of an answer, and a `judge` that holds an answer to them.
+"""Building blocks for a lab's judge.py: rules for the parts of an answer, and a `judge` that applies them.
 
 from bottleneck_lab.judging import answers, close, exact
 

@@ -1,4 +1,4 @@
-"""What a command needs of the installation and of the operating system, and the one sentence that says how to get it.
+"""What a command needs from the installation and the operating system, and how to get it in one sentence.
 
 The core (list, report, compare, verify) installs in seconds and runs anywhere. Everything else is an extra of the package, or needs Linux.
 """

@@ -1,4 +1,4 @@
-"""The programs of other makers that the labs use: where they are on this machine, and how to get one that is not there."""
+"""Third-party programs that the labs use: where they are on this machine, and how to get a missing one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "
 
 
 def how_to_get(name: str) -> str:
-    """What to do where the program `name` is missing, as a sentence."""
+    """What to do if the program `name` is missing, as a sentence."""
     return _HOW_TO_GET.get(name, f"Install {name}.").format(
         pip_nvcc=install_command("nvcc"), pip_gpu=install_command("gpu")
     )

@@ -34,7 +34,8 @@ ERROR_PART = 0.01
 """How often a part's does: there are many, and a part that is said to have changed should have."""
 ERROR_REPEATED = 0.002
 """Of repeated captures, for the whole and all parts together: "worse" is said of anything in the same code once in a thousand comparisons at most, as
-`gate` has it of a suite. Each figure gets its part of this (Bonferroni)."""
+`gate` has it of a suite. Each figure gets its part of this (Bonferroni).
+"""
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 NOTABLE_SHARE = 0.005
@@ -43,7 +44,8 @@ NOTABLE_SHARE = 0.005
 
 class FigureChange(msgspec.Struct, frozen=True):
     """One figure before and after, ns a step (medians). `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`;
-    a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called."""
+    a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called.
+    """
 
     what: str
     group: Group

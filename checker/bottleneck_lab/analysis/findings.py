@@ -1,6 +1,6 @@
-"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what to try and the most it can bring.
+"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what to try and the largest possible gain.
 
-Ids are stable: hints and reports refer to them. Thresholds are the least share of the wall time at which changing anything is worth a person's day.
+Ids are stable: hints and reports refer to them. Thresholds are the smallest share of the wall time that is worth an engineer's day.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGN
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing worth knowing. `share_of_wall` is the time it costs (0–1), of the time between the first and the last work where no steps are marked;
-    `expected_gain_ratio` is what removing all of it would bring: 1 / (1 − share), Amdahl's law with an infinite improvement.
+    """One finding. `share_of_wall` is the time it costs (0–1), of the time between the first and the last work if no steps are marked;
+    `expected_gain_ratio` is what removing it entirely would gain: 1 / (1 − share), Amdahl's law with an infinite improvement.
 
-    `at_most`: no fix of this can bring more. It is false where the usual fix takes other time away too, as fusing kernels does.
+    `at_most`: no fix of this can gain more. False if the usual fix saves other time too, as fusing kernels does.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
-    """All that stands out, the costliest first, and before it what ends the run. Uneven steps beside a costlier finding are its echo, and are left out: they
+    """All findings, costliest first, preceded by those that end the run. Uneven steps beside a costlier finding are its echo, and are left out: they
     would bury it.
 
     Nothing is found where no device did anything: a capture without its work shows no bottleneck.

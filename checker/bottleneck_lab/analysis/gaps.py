@@ -1,4 +1,4 @@
-"""Why a device stood idle: every nanosecond of idle time gets exactly one cause.
+"""Why a device was idle: every nanosecond of idle time gets exactly one cause.
 
 A gap ends when the next activity starts. What the launching threads did in it is laid over the gap in a fixed order, and each stretch goes to the
 first cause that covers it; but where the next activity was launched before the gap began, the host is not to blame. Of what is left, only stretches in

@@ -38,7 +38,8 @@ class Shared(msgspec.Struct, frozen=True):
 
 class Instruction(msgspec.Struct, frozen=True):
     """`@guard name operands`. `operands` are texts: a register, a number, a name, `[address]` or `{a, b}`. `line` is the source's; `caller` the one
-    from which the function around it was inlined, 0 where none was."""
+    from which the function around it was inlined, 0 where none was.
+    """
 
     name: str
     operands: tuple[str, ...]

@@ -18,7 +18,8 @@ Ground = Literal["idle", "host", "kernels", "steps"]
 
 class Missing(msgspec.Struct, frozen=True):
     """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it concerns, all of it where that cannot be told;
-    and the grounds that fall with it."""
+    and the grounds that fall with it.
+    """
 
     what: str
     share_of_wall: float

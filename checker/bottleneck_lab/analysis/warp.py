@@ -51,7 +51,8 @@ class Launch(msgspec.Struct, frozen=True):
 
 class Access(msgspec.Struct, frozen=True):
     """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over
-    `requests`; `least` is what the same bytes need at least."""
+    `requests`; `least` is what the same bytes need at least.
+    """
 
     line: int
     caller: int

@@ -1,4 +1,4 @@
-"""A backup while the cohort runs: one archive with everything, restored into another folder, on either database."""
+"""Backing up a running cohort: one archive with everything, restored into another folder, on either database."""
 
 from __future__ import annotations
 

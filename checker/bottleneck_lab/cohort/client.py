@@ -1,4 +1,4 @@
-"""The learner's client: plain HTTP of the standard library, patient with a server that is gone for a while."""
+"""The learner's client: plain HTTP from the standard library, patient with a server that is down for a while."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Client:
         return self._patiently("POST", "/api/captures", Stored, content).sha256
 
     def me(self) -> Me:
-        """Where one stands."""
+        """The learner's standing."""
         return self._patiently("GET", "/api/me", Me)
 
     def open_hints(self, lab: str) -> OpenHints:

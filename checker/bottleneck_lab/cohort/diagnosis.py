@@ -1,7 +1,4 @@
-"""What a learner told about the work: the diagnosis, the record of it, and the capture that it was read off.
-
-A runner grades it, and says what it took on trust.
-"""
+"""What a learner submits about the work: the diagnosis, its record, and the capture it is based on. A runner grades it, and notes what it took on trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner's workspace hands in: the editable files and the diagnosis, and what the captures showed."""
+"""What a workspace submits: the editable files, the diagnosis, and what the captures showed."""
 
 from __future__ import annotations
 

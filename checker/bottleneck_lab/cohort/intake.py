@@ -1,4 +1,4 @@
-"""Taking in submissions: many at once, each durable before it is acknowledged.
+"""Accepting submissions: many at once, each durable before it is acknowledged.
 
 Requests that come together share one transaction and so one wait for the disk: that is what carries a room that submits at the same moment.
 """

@@ -47,7 +47,7 @@ Check = Callable[..., Verdict]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is to be measured."""
+    """What to measure."""
 
     nonce: str
     lab: str
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came out: a verdict that nobody has signed yet, or why there is none."""
+    """The result: a verdict, not signed yet, or why there is none."""
 
     nonce: str
     checker: str

@@ -1,4 +1,4 @@
-"""One lease an attempt, one verdict a submission and round. The database decides; a runner that comes late is turned away."""
+"""One lease per attempt, one verdict per submission and round. The database decides; a late runner is turned away."""
 
 from __future__ import annotations
 

@@ -254,7 +254,8 @@ def _executor(
 
 def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False) -> list[int]:
     """The users to run checks as; none if the slots share the runner's, which is then reported. Raises UsageError, and MachineError where they cannot run
-    checks."""
+    checks.
+    """
     root = os.geteuid() == 0
     given = parse_uids(asked or "")
     if given and not root:

@@ -54,7 +54,8 @@ def command(
     """Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.
 
     With one capture of each, the steps are compared. Repeated captures, recorded alternately, also show run-to-run variation. With --control, a difference
-    that the old version also shows against itself is not counted as a change."""
+    that the old version also shows against itself is not counted as a change.
+    """
     keep_freed()
     sides = _sides(before, after)
     again = _control(control, sides)

@@ -51,7 +51,8 @@ def check(
     """Prove that labs work.
 
     The brief, hints and diagnosis exist, with no stray files; a capture of the starter shows what the lab teaches; the starter is correct and FAILs for its
-    declared reason; the solution and every variant PASS; every mutant FAILs for its declared reason."""
+    declared reason; the solution and every variant PASS; every mutant FAILs for its declared reason.
+    """
     chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
     rows = [] if labs else [_told(Row("the course", "files", check_course()), json=json)]
     for lab in chosen:

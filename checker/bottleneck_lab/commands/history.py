@@ -137,7 +137,7 @@ _STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "m
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """One line per check; on a narrow terminal the words at its end go below."""
+    """One line per check; on a narrow terminal the text at the end wraps below."""
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")

@@ -1,4 +1,4 @@
-"""Signing a verdict, and checking offline that a signed one is as the runner wrote it.
+"""Signing a verdict, and verifying offline that a signed one is unchanged.
 
 The signature (Ed25519, RFC 8032) is over canonical bytes: the verdict's JSON with sorted keys, without whitespace and without the
 signature itself, so that re-indented or re-ordered files still verify and any other value does not. The lab's content hash and the

@@ -1,4 +1,4 @@
-"""From what was measured to what holds, and from what holds to the outcome: pure functions, a sentence for each."""
+"""From measurements to criteria, and from criteria to the outcome: pure functions, with a sentence for each."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def grade_decision(
 ) -> CriterionResult:
     """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks.
 
-    `overall`: the figure over all samples, each weighted by its time, where there is one. It is what an undecided criterion is said to have come to: the
-    median of a few samples that are far apart may be any of them.
+    `overall`: the figure over all samples, each weighted by its time, where there is one. An undecided criterion quotes it, since the median of a few
+    scattered samples may be any of them.
     """
     result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
     if overall is None or result.holds is not None:
@@ -90,7 +90,7 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
 
 
 def lies_on_one_side(result: CriterionResult) -> bool:
-    """Whether all of the interval reaches the target, or none of it does."""
+    """Whether all of the interval meets the target, or none of it does; None in between."""
     if result.low is None or result.high is None or result.target is None:
         return False
     return result.low >= result.target or result.high < result.target
@@ -99,7 +99,8 @@ def lies_on_one_side(result: CriterionResult) -> bool:
 def not_held_against(
     result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
 ) -> CriterionResult:
-    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's: `why` it might not be, if more is known.
+    """A miss that other programs may have caused, by using the machine meanwhile, does not count against the learner: `why` it might not be, if more is
+    known.
 
     `rate`: the figure is work done over time. It counts where it would be a miss even if the work had stood still whenever another program ran.
     """
@@ -301,7 +302,7 @@ def conclude(
 def _incomplete(
     results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
 ) -> LabError | None:
-    """A check that left out a criterion, or judged one twice or as another kind, is broken: it must never pass."""
+    """A check that skipped a criterion, or judged one twice or as another kind, is broken and must never pass."""
     wanted = Counter((spec.id, spec.kind) for spec in specs)
     got = Counter((result.id, result.kind) for result in results)
     missing, extra = wanted - got, got - wanted

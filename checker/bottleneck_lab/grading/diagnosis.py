@@ -1,7 +1,7 @@
-"""Grading what a learner says: the cause, the evidence measured in a capture, and the gain that a fix should bring.
+"""Grading a learner's diagnosis: the cause, the evidence measured in a capture, and the gain expected from a fix.
 
-Pure: answers, the solution's answers and the learner's capture go in, criteria come out. A sentence about a wrong answer
-names the rule that it breaks, never the right answer: the question is still open.
+Pure: answers, the solution's answers and the learner's capture go in, criteria come out. The sentence about a wrong answer names the rule that it breaks,
+never the right answer: the question is still open.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ FIGURES = (
 
 
 class CaptureFigures(NamedTuple):
-    """The learner's capture, as answers are held against it: its figures, its length, and the figures of any stretch of it."""
+    """The learner's capture, for checking answers: its figures, its length, and the figures of any stretch of it."""
 
     figures: Mapping[str, float]
     span_ns: int
@@ -152,7 +152,7 @@ def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
-    """Whether any answer is held against the learner's own capture."""
+    """Whether any answer is checked against the learner's own capture."""
     return any(question.from_capture or question.shows for question in questions)
 
 
@@ -203,7 +203,7 @@ def _broken_rule(
 
 
 def _unlike(question: QuestionSpec, answer: str) -> str:
-    """What would have to be seen for a wrong choice: the lab's own words, or the common ones."""
+    """What a capture would have to show for a wrong choice: the lab's own words, or the common ones."""
     if answer in question.rules:
         return f"'{answer}' does not fit. {question.rules[answer]}"
     if answer in _SIGNS_OF:
@@ -261,7 +261,7 @@ def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
 
 
 def format_answer(question: QuestionSpec, answer: Any) -> str:
-    """An answer as a reader takes it: `60%`, `2.50x`, `0.528`, or the words."""
+    """An answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return str(answer)
     if question.type == "number":

@@ -1,4 +1,4 @@
-"""How far measured work lies from a lab's targets, and whether a target is safe on all the machines it was tried on.
+"""How far measured work is from a lab's targets, and whether a target is safe on all machines it was tried on.
 
 Pure: verdicts go in, distances come out. A distance is how many times as good as the target asks: 1 is the target itself.
 """
@@ -15,7 +15,8 @@ from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
 """Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its
-target."""
+target.
+"""
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
 """What of a lab is proved."""

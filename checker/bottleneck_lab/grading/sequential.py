@@ -1,4 +1,4 @@
-"""When to stop measuring and what to conclude: a sequential test whose error is known exactly, not hoped for.
+"""When to stop measuring and what to conclude: a sequential test whose error is known exactly.
 
 The samples are looked at after each group. At a look, the median's interval (order statistics) is compared with the
 target. Looking several times makes an error likelier, so each look is held to a stricter level: the loosest at which

@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class Outcome(StrEnum):
-    """The four answers of a check."""
+    """The four outcomes of a check."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -56,7 +56,7 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gain a learner predicted in the diagnosis, beside the one measured. Both are speed-ups over the shipped workload."""
+    """The gain that a learner predicted, and the measured one. Both are speed-ups over the shipped workload."""
 
     predicted: float
     measured: float | None
@@ -87,7 +87,7 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole answer of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
+    """The complete result of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
 
     outcome: Outcome
     reason: FailReason | None

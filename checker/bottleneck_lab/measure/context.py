@@ -1,4 +1,4 @@
-"""What every kind of measurement is given, and what it gives back."""
+"""What every kind of measurement receives and returns."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ WorkerContext = Context[WorkerSettings]
 
 @dataclass
 class Measured:
-    """What a kind of measurement found. `speedup` is over the shipped workload, for comparison with the prediction."""
+    """The result of a measurement. `speedup` is over the shipped workload, for comparison with the prediction."""
 
     results: list[CriterionResult]
     details: dict[str, Any] = field(default_factory=dict)

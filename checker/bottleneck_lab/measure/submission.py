@@ -1,4 +1,4 @@
-"""What is graded: the learner's editable files, and pristine copies of everything else, in a fresh folder."""
+"""What is graded: the learner's editable files and pristine copies of everything else, in a fresh folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the answer is a verdict."""
+"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the result is a verdict."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_lab(
     prediction: float | None = None,
     sandbox_required: bool = False,
 ) -> Verdict:
-    """Measures the workspace's editable files and says what came out.
+    """Measures the workspace's editable files and returns the verdict.
 
     `diagnosis` holds one result a question of the lab. They join the others once the work was measured: of work that ends a check at once
     nobody learns which answers are right. With `sandbox_required`, as is right for

@@ -119,7 +119,7 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
 
 
 def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
-    """Columns side by side on one scale from zero. `filled` is the part of its place that each is wide."""
+    """Columns side by side on one scale from zero. `filled` is each column's width as a share of its slot."""
     top = max((height for _, height in columns), default=0) or 1
     return tag("svg", tag("title", spoken), _rects(columns, top, filled, "cat-range"), role="img", height=COLUMN_HEIGHT)
 
@@ -247,7 +247,7 @@ def _dot(point: Point, unit: str) -> Markup:
 
 
 def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
-    """What bounds an undecided figure: no point is drawn where none is known."""
+    """The bounds of an undecided figure, drawn without a point estimate."""
     low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
     said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
     line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")

@@ -46,7 +46,7 @@ def describe_speedup(comparison: Comparison) -> str:
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
-    """What the comparison rests on, and what it cannot say."""
+    """What the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
         told = f"{comparison.pairs} captures of each version, compared in pairs; times are for the median step."
     else:

@@ -1,4 +1,4 @@
-"""What became of a CUDA source when it was compiled, in the terminal."""
+"""What the compiler made of a CUDA source, in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"global": "sectors", "shared": "passes"}
 
 
 def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> None:
-    """`blind`: figures only, nothing on whether they are good."""
+    """`blind`: figures only, with no judgement of them."""
     sheet = Sheet(console)
     sheet.line(f"{found.source}: compiled, not run", style="bold")
     _print_figures(sheet, found.groups)

@@ -1,4 +1,4 @@
-"""ncu's counters in the terminal: one's own kernel beside the library's, and what to attack first."""
+"""ncu's counters in the terminal: the learner's kernel next to the library's, and what to attack first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABEL, _COLUMN = 27, 14
 
 
 def render_counters(pairs: Sequence[Pair], notes: Sequence[str], console: Console, *, blind: bool = False) -> None:
-    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure. `blind`: the pairs say nothing of what to attack."""
+    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure. `blind`: no advice on what to attack."""
     sheet = Sheet(console)
     sheet.rule()
     sheet.line("What the GPU's counters say, kernel by kernel", style="bold", indent=1)

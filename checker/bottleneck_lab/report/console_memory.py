@@ -42,7 +42,7 @@ def _print_levels(sheet: Sheet, memory: DeviceMemory) -> None:
 
 
 def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
-    """The first `top` lines that hold memory; those that hold more and more are bold."""
+    """The first `top` lines that hold memory; growing ones are bold."""
     sheet.heading(heading)
     head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
     sheet.path(f"{'':{_LINE}}{head}", indent=1)

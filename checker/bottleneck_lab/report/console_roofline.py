@@ -1,4 +1,4 @@
-"""A roofline in characters: one letter per operator, under lines of dots."""
+"""A roofline in text: one letter per operator, under dotted ceilings."""
 
 from __future__ import annotations
 

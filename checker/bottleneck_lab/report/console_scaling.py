@@ -1,4 +1,4 @@
-"""A scaling curve in the terminal: a bar for each number of ranks, with its bound marked, and what it rests on."""
+"""A scaling curve in the terminal: a bar for each number of ranks, with its bound marked, and the assumptions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _row(sheet: Sheet, point: Point) -> str:
 
 
 def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:
-    """What hiding communication can bring where the script really ran, and where the curve ends."""
+    """What hiding communication can gain, at the largest size that really ran and at the end of the curve."""
     real = [point for point in curve.points if point.source == "reducer"]
     for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
         sheet.line(

@@ -1,4 +1,4 @@
-"""One stretch of a capture in the terminal: what every device and every thread did in it."""
+"""One stretch of a capture in the terminal: what every device and thread did."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_evidence(sheet: Sheet, summary: Summary) -> None:
-    """What a reader looks for causes in: the ranges of a step, the longest gaps, waits and copies, with nothing said of them."""
+    """The evidence to look for causes in: a step's ranges, the longest gaps, waits and copies, without comment."""
     shares = list(summary.range_shares.items())[:TOP]
     if shares:
         sheet.heading("A step on the main thread, by the ranges marked in it")
@@ -157,7 +157,7 @@ _LOST = 0.1
 
 
 def _lead(parts: Sequence[Part]) -> Part:
-    """The part to look at first: the largest that is no work, where that is a tenth or more."""
+    """The part to look at first: the largest that is not work, if it is 10% or more."""
     return next((part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0])
 
 
@@ -256,7 +256,7 @@ def _print_workers(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_serving(sheet: Sheet, summary: Summary) -> None:
-    """The batches of a server, and what the host did for each."""
+    """A server's batches, and what the host did for each."""
     use = summary.serving
     if use is None:
         return
@@ -295,7 +295,7 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_intensities(sheet: Sheet, summary: Summary) -> None:
-    """Work and traffic of the operators whose shapes say them, and the machine's balance to hold them against."""
+    """Work and traffic of the operators whose shapes determine them, and the machine's balance to compare with."""
     found = summary.roofline
     if not found.rows:
         return

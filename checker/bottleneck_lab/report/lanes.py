@@ -1,4 +1,4 @@
-"""What the page draws of a capture: its lanes, each a list of events with a name and a category."""
+"""What the page draws: a capture's lanes, each a list of events with a name and a category."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, 
 
 
 class CategoryStyle(NamedTuple):
-    """How a category is called in the legend, drawn (a colour in page.css), and explained beside an event."""
+    """A category's label in the legend, its colour (in page.css), and its explanation next to an event."""
 
     label: str
     colour: str

@@ -1,4 +1,4 @@
-"""What a memory snapshot says, as sentences and rows that every rendering shares."""
+"""A memory snapshot as sentences and rows, shared by all renderings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
-    """How much is held, reserved and lost, and how it grows."""
+    """How much memory is held, reserved and lost, and how it grows."""
     unused = memory.reserved_bytes - memory.held_bytes
     share = unused / memory.reserved_bytes if memory.reserved_bytes else 0.0
     told = [

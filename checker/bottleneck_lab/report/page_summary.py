@@ -145,7 +145,7 @@ def _keyed(colour: str, label: str) -> Markup:
 
 
 def findings_section(summary: Summary) -> Section:
-    """What stands out, the costliest first, each with what to try and what removing it would bring."""
+    """Findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
         return section("findings", "Findings", tag("p", "Nothing stands out: no detector found a known bottleneck."))
     lead = "Ranked by the time they cost. The gain is what removing a finding entirely would bring (Amdahl's law)."

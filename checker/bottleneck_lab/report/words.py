@@ -126,7 +126,7 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and how many samples stand behind it; empty if nothing was sampled. An open end is named as such."""
+    """The interval and the number of samples behind it; empty if nothing was sampled. An open end is stated as such."""
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
     if low is not None and high is not None:
@@ -176,7 +176,7 @@ def format_moment(moment: str) -> str:
 
 
 def describe_prediction(verdict: Verdict) -> str:
-    """Predicted beside measured gain: how far apart they are once the check passes, how far it has come before; empty without one."""
+    """Predicted and measured gain: how far apart they are once the check passes, the progress before that; empty without a prediction."""
     if verdict.prediction is None:
         return ""
     predicted, measured = verdict.prediction.predicted, verdict.prediction.measured
@@ -190,7 +190,7 @@ def describe_prediction(verdict: Verdict) -> str:
 
 
 def describe_gain(finding: Finding) -> str:
-    """What removing a finding's time would bring; `about` where the usual fix takes other time away too."""
+    """What removing a finding's time would gain; `about` if the usual fix saves other time too."""
     if finding.share_of_wall <= 0:
         return "no figure"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
@@ -209,7 +209,7 @@ def describe_awaited(row: SyncRow) -> str:
 
 
 def describe_standing(standing: Standing | None) -> str:
-    """What the learner's diagnosis is worth, in a few words; empty if nothing is known of it."""
+    """What the learner's diagnosis is worth, in a few words; empty if nothing is known about it."""
     if standing is None:
         return ""
     if standing.copied:
@@ -231,7 +231,7 @@ def describe_standing(standing: Standing | None) -> str:
 
 
 def lab_name(slug: str) -> str:
-    """What learners call the lab; the slug itself where this installation does not have it."""
+    """The lab's name for learners; the slug if this installation does not have the lab."""
     try:
         return load_labs()[slug].name
     except (LabError, KeyError):

@@ -52,7 +52,8 @@ ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 def find_traces(folder: Path) -> list[Path]:
     """The traces of one capture: those that its capture.json names, or one a rank, in the order of the numbers in their names; of a report and its
-    export, the export. Raises CaptureError if there is none."""
+    export, the export. Raises CaptureError if there is none.
+    """
     described = folder / "capture.json"
     if described.is_file():
         names = json.loads(described.read_text(encoding="utf-8")).get("files", [])

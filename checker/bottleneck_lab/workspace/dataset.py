@@ -1,4 +1,4 @@
-"""The data sets that labs name, made by their generators in `datasets/`."""
+"""The data sets that labs use, created by their generators in `datasets/`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Report = Callable[[int, int], None]
 
 
 def is_made(name: str) -> bool:
-    """Whether the data set `name` is whole: its manifest says that it is not while it is made, and where that was interrupted."""
+    """Whether the data set `name` is complete. Its manifest marks it incomplete while it is being created or after an interruption."""
     with suppress(OSError, ValueError, AttributeError):
         return json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
     return False

@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.siblings import load_drawn
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """A command to type next, and why. An empty `command` means that there is nothing left to do."""
+    """The next command, and why. An empty `command` means nothing is left to do."""
 
     command: str
     why: str

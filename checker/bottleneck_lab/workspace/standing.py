@@ -1,4 +1,4 @@
-"""What a learner's diagnosis is worth: read off the record that travels with it, on the learner's machine and on a runner alike."""
+"""What a learner's diagnosis is worth, from the record submitted with it: the same on the learner's machine and on a runner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def standing_of(
 
 
 def is_copied(lab: Lab, record: Record, files: Path) -> bool:
-    """Whether the reference solution was looked at, or is what was handed in."""
+    """Whether the reference solution was looked at, or was submitted."""
     return record.help.solution is not None or lab.code_hash(files) == lab.code_hash(lab.solution)
 
 

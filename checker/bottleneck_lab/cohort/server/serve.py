@@ -1,4 +1,4 @@
-"""Running the server, and beside it the runner, which is started again when it dies."""
+"""Runs the server and a runner next to it, which is restarted if it dies."""
 
 from __future__ import annotations
 

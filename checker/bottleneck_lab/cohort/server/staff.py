@@ -1,4 +1,4 @@
-"""The instructor's pages. Assistants see everything and help; who is here, what counts and what is measured again is the instructor's to decide."""
+"""The instructor's pages. Assistants see everything and can help; only instructors decide who is in, what counts and what is measured again."""
 
 from __future__ import annotations
 

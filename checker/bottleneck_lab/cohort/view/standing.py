@@ -1,4 +1,4 @@
-"""The cohort as one learner may see it: their own submissions, what is left, what was announced; feedback only once it is released."""
+"""The cohort as one learner may see it: their own submissions, how many are left, announcements; feedback only once released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts as they may be shown: only what the cohort's key signed for this very submission, learner and attempt."""
+"""Verdicts fit to show: only those that the cohort's key signed for this submission, learner and attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of lab is: one object that knows its settings, and how to measure, profile and run a lab of its kind."""
+"""A kind of lab: one object that knows its settings, and how to measure, profile and run labs of its kind."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ class Kind(ABC, Generic[S]):
 
     @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
-        """`lab check`: all of the measurement. Raises LearnerFault or VerifierFault when it ends early."""
+        """`lab check`: the whole measurement. Raises LearnerFault or VerifierFault if it ends early."""
 
     @abstractmethod
     def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
         """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`; the exit status."""
 
     def run(self, context: Context[S], on_line: OnLine) -> int:
-        """`lab run`: runs the workspace's code as it stands, line by line to `on_line`; the exit status."""
+        """`lab run`: runs the workspace's code as it is, passing its output line by line to `on_line`; returns the exit status."""
         from bottleneck_lab.measure.sandbox.children import stream
 
         command = list(self.program(context.lab, context.device))
         return stream(command, context.workspace, context.janitor, on_line, context.environment())
 
     def run_note(self, device: Device) -> str:  # noqa: ARG002 - for kinds to override
-        """What `lab run` should say before it starts, beside the file and the device."""
+        """What `lab run` should print before it starts, besides the file and the device."""
         return ""
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
@@ -93,7 +93,7 @@ class Kind(ABC, Generic[S]):
         raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
 
     def problems(self, lab: Lab) -> Iterator[str]:
-        """What is wrong with a lab of this kind that its files alone show, each as one sentence (`lab dev check --static`)."""
+        """Problems that a lab's files alone reveal, one sentence each (`lab dev check --static`)."""
         for device, spec in lab.spec.devices.items():
             try:
                 self.settings(lab, device)

@@ -1,4 +1,4 @@
-"""Finds a kind of lab by its name: the packages beside this file, and what other distributions bring as entry points."""
+"""Finds a kind of lab by name: the packages next to this file, and other distributions' entry points."""
 
 from __future__ import annotations
 

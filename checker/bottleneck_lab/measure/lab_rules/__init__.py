@@ -98,7 +98,7 @@ def _trusted(lab: Lab) -> list[str]:
 
 
 def _stray(lab: Lab) -> Iterator[str]:
-    """A file that neither the lab nor its judge names serves nobody."""
+    """Finds files that neither the lab nor its judge names."""
     named = {"README.md", "lab.toml", "judge.py", "reference.py", "diagnosis.toml", *_trusted(lab), *lab.spec.files}
     texts = [
         path.read_text(encoding="utf-8") for path in (lab.path / "lab.toml", lab.path / "judge.py") if path.is_file()

@@ -1,4 +1,4 @@
-"""Rules for what lab.toml declares: every name in it must be one that somebody knows, and every placeholder one that is filled."""
+"""Rules for lab.toml: every name in it must be known, and every placeholder one that gets filled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(lab: Lab, *keys: str | int) -> str:
 
 
 def criteria(lab: Lab) -> Iterator[str]:
-    """A target has a figure, and a text only the placeholder that is filled."""
+    """A target has a figure, and a text has no unknown placeholder."""
     for device, spec in lab.spec.devices.items():
         for number, criterion in enumerate(spec.criteria):
             keys: Keys = ("devices", device, "criteria", number)
@@ -94,7 +94,7 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
 
 
 def taught(lab: Lab) -> Iterator[str]:
-    """A detector reports what the lab teaches."""
+    """Some detector reports what the lab teaches."""
     if lab.spec.taught not in ("", *FINDING_IDS):
         said = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
         yield f"{at(lab, 'taught')}: {said}"

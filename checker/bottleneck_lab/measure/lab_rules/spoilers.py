@@ -1,4 +1,4 @@
-"""What learners read before they have named the cause must not name it for them."""
+"""What learners read before naming the cause must not give it away."""
 
 from __future__ import annotations
 

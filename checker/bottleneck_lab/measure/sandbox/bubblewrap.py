@@ -83,7 +83,8 @@ def namespaces() -> list[str]:
 @cache
 def lets_ranks_part() -> bool:
     """Whether a trusted process in the sandbox can give each process that it starts namespaces of its own: an old, setuid bubblewrap gives nobody the
-    right."""
+    right.
+    """
     path = bubblewrap()
     if path is None:
         return False

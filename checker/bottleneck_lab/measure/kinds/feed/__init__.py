@@ -1,4 +1,4 @@
-"""The `feed` kind: how well a training script keeps a device fed, which the verifier owns."""
+"""The `feed` kind: how well a training script keeps a device fed. The verifier owns the device."""
 
 from __future__ import annotations
 

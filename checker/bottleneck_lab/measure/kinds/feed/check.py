@@ -2,7 +2,8 @@
 
 The script's batches go to a device process that the verifier owns. Useful utilisation is the device time that the checked work needs, over the wall time on
 the verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; rows drawn in secret are shown to the
-lab's judge afterwards."""
+lab's judge afterwards.
+"""
 
 from __future__ import annotations
 

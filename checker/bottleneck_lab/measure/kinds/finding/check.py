@@ -1,4 +1,4 @@
-"""The `finding` kind: nothing is made faster; what the learner says of a workload is checked against the verifier's own captures.
+"""The `finding` kind: nothing is made faster; the learner's answers about a workload are checked against the verifier's own captures.
 
 The reference worker captures the pristine workload again and again until the operators' shares are known well enough; the learner's script then must
 make a capture of its own, of secret pictures and a secret number of passes. Answers are graded against the first, by pure functions.

@@ -46,7 +46,8 @@ _POLL_S = 0.5
 
 class CudaJob(msgspec.Struct, frozen=True):
     """What a launched job is told. `samples`, each of `shape`: of a micro-batch; `channel` is the path of the verifier's socket, which hands out what
-    is trained after `warmup` steps, `moved` the file for what training changed."""
+    is trained after `warmup` steps, `moved` the file for what training changed.
+    """
 
     world: int
     backend: str
