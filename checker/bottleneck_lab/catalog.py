@@ -382,7 +382,7 @@ def _translated(spec: LabSpec, words: Path) -> LabSpec:
 
 
 def find_lab(name: str) -> Lab:
-    """The lab of that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
+    """The lab with that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
     labs = load_labs()
     if name in labs:
         return labs[name]

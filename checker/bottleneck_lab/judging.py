@@ -153,7 +153,7 @@ class _TimedReading:
         return [self.dataset[key] for key in keys]
 
     def collate(self, samples: list[Any]) -> float:
-        """CPU seconds a sample, from the first file opened to the whole batch in shared memory."""
+        """CPU seconds per sample, from the first file opened to the whole batch in shared memory."""
         from torch.utils.data import default_collate  # noqa: PLC0415 - as above
 
         default_collate(samples)

@@ -1,6 +1,6 @@
 """Two versions of a program, each seen in one capture or in several: what got better, what got worse, what stayed the same, and what cannot be told.
 
-Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated captures, recorded in turns, the captures are, pair
+Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated captures, recorded alternately, the captures are, pair
 by pair: only those also hold what differs between two runs of the same code.
 """
 
@@ -109,7 +109,7 @@ def observe(capture: Timeline | Analysis) -> Observation:
 
 
 def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
-    """One capture a side, or as many on each, recorded in turns (the first of one side beside the first of the other).
+    """One capture a side, or as many on each, recorded alternately (the first of one side beside the first of the other).
 
     `control`: as many captures again of the version before, recorded in the same turns. What differs between it and `before` cannot be told.
     Raises ValueError when one side has several captures and another not as many.

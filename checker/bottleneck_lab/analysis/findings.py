@@ -53,7 +53,7 @@ SMALL_NS = 10_000
 _ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
-"""Operators that a busy CPU should be busy with: their dominating is no finding."""
+"""Operators that a busy CPU should be busy with: their dominating is not a finding."""
 _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 
 
@@ -247,7 +247,7 @@ def _small_operators(seen: Evidence) -> list[Finding]:
 
 
 def _repeated_calls(seen: Evidence) -> tuple[float, str]:
-    """(share of the time, a sentence) of the function whose lines call most operators, each many times a step; with the operators' backward."""
+    """(share of the time, a sentence) of the function whose lines call most operators, each many times per step; with the operators' backward."""
     steps, time = max(seen.steps, 1), _time(seen) or 1
     sites: dict[str, list[LineRow]] = {}
     for row in seen.lines:

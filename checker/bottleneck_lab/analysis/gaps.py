@@ -152,7 +152,7 @@ def explain_gaps(
     longest = np.argsort(idle.start - idle.end, kind="stable")[:LARGEST]
 
     def named(index: int) -> str:
-        """The device's row of this number; "" beyond its ends."""
+        """The device's row with this number; "" beyond its ends."""
         return timeline.strings[int(name[index])] if name is not None and 0 <= index < len(name) else ""
 
     found = [

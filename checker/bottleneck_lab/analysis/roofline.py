@@ -35,7 +35,7 @@ class Machine(msgspec.Struct, frozen=True):
     measured: str = ""
 
     def balance(self, precision: str) -> float:
-        """FLOP a byte at which both ceilings meet."""
+        """FLOP per byte at which both ceilings meet."""
         return self.flops[precision] / self.bytes_per_s
 
 
@@ -49,7 +49,7 @@ MACHINES: tuple[Machine, ...] = (
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """A kernel under its roofline. `intensity` is FLOP a byte of device memory; `ceiling_share` (0–1) is how near it comes to the ceiling above it."""
+    """A kernel under its roofline. `intensity` is FLOP per byte of device memory; `ceiling_share` (0–1) is how near it comes to the ceiling above it."""
 
     name: str
     intensity: float

@@ -4,7 +4,7 @@ Nothing is measured and no data are read: what depends on them is unknown, and s
 not taken, and an access to such an address is not counted.
 
 Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (sectors of 32 bytes) and "Shared Memory and Memory Banks" (32 banks of 4 bytes);
-accesses of 8 and 16 bytes a thread are served for half and quarter warps at a time, `ldmatrix` for 8 rows of 16 bytes.
+accesses of 8 and 16 bytes per thread are served for half and quarter warps at a time, `ldmatrix` for 8 rows of 16 bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that start one process a rank: where the launcher's own arguments end and the program's start."""
+"""Programs that start one process per rank: where the launcher's own arguments end and the program's start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Launch:
     mpi: bool = False
 
     def around(self, *tool: str) -> list[str]:
-        """The command line with the tool's put before the program, inside the launcher: one report a rank."""
+        """The command line with the tool's put before the program, inside the launcher: one report per rank."""
         return [*self.launcher, *tool, *self.program]
 
 

@@ -32,7 +32,7 @@ LIMITS = Limits(total_s=90.0, cpu_s=90, memory_bytes=3 << 30, processes=16, file
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """`title`: a report of that title is wanted, instead of figures; of the whole capture, and of these stretches (ns from its begin)."""
+    """`title`: a report with that title is wanted, instead of figures; of the whole capture, and of these stretches (ns from its begin)."""
 
     title: str | None = None
     stretches: list[Window] = []

@@ -108,7 +108,7 @@ class Client:
         return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
-        """One submission; with `after`, not before its version is later, or `wait_s` seconds have gone by."""
+        """One submission; with `after`, not before its version is later, or `wait_s` seconds have passed."""
         return self._patiently("GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing)
 
     def login_path(self) -> str:

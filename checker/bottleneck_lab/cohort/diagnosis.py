@@ -39,7 +39,7 @@ class Diagnosis:
             self.questions = [question for question in self.questions if not needs_capture([question])]
 
     def _read(self, capture: Path) -> CaptureFigures | None:
-        """The learner's capture as answers are held against it; None, and a note why, where there is none to be read."""
+        """The learner's capture as answers are compared with it; None, and a note why, where there is none to be read."""
         if not capture.is_dir():
             self.notes.append(NO_CAPTURE.format(why="none came with the submission."))
             return None
@@ -52,7 +52,7 @@ class Diagnosis:
         return seen
 
     def _stretches(self) -> list[Window]:
-        """Every stretch that an answer names, in what was handed in and in what was committed first."""
+        """Every stretch that an answer names, in what was submitted and in what was committed first."""
         told = [self._answers, *(commitment.answers for commitment in self._record.commitments[:1])]
         named = (
             parse_stretch(str(answers.get(question.id)))

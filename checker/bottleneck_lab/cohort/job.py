@@ -159,7 +159,7 @@ def _limited(job: Job) -> bool:
 def wait_until_quiet(
     limit_s: float, busy: Callable[[], str | None] | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Wait until the machine is idle and its GPU cool, at most so long; whether it came to that. What is measured then says itself if it is not."""
+    """Wait until the machine is idle and its GPU cool, at most that long; whether it came to that. What is measured then says itself if it is not."""
     busy, end = busy or _busy, time.monotonic() + limit_s
     while limit_s > 0 and busy() is not None:
         if time.monotonic() >= end:

@@ -165,7 +165,7 @@ def _staff_row(connection: Connection, name: str) -> Any | None:
 
 
 def check_password(connection: Connection, name: str, password: str) -> Person | None:
-    """The instructor or assistant of that name and password."""
+    """The instructor or assistant with that name and password."""
     row = _staff_row(connection, name)
     good = password_is(row.password_hash if row else None, password)
     return as_person(row) if row and good else None

@@ -81,7 +81,7 @@ class Runner:
         return True
 
     def recover(self) -> None:
-        """Take over what an earlier runner of this name left: go on with jobs that survive it, queue the others again."""
+        """Take over what an earlier runner with this name left: go on with jobs that survive it, queue the others again."""
         with self._cohort.database.writing() as connection:
             now = self._cohort.database.clock()
             for lease in leases.active_leases(connection, self._name):
@@ -248,7 +248,7 @@ def _require_verdict(result: Result | None, lease: Lease) -> Verdict:
 
 
 def keep_lock(cohort: Cohort, name: str) -> int:
-    """Be the only runner of that name on this cohort; the lock goes with the process.
+    """Be the only runner with that name on this cohort; the lock goes with the process.
 
     Returns the descriptor that holds it. Raises MachineError while another has it.
     """

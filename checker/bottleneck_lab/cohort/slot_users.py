@@ -87,7 +87,7 @@ def require_slot_users(uids: list[int], *, sandbox_required: bool = True, python
 
 
 def as_user(uid: int, command: list[str], group: Path | None = None) -> list[str]:
-    """A command line that root runs as `uid` and the gid of that number, in a control group."""
+    """A command line that root runs as `uid` and the gid with that number, in a control group."""
     return ["/bin/sh", "-c", _AS_USER, "sh", str(uid), str(group or ""), *command]
 
 

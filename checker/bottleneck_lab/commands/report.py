@@ -175,7 +175,7 @@ def find_subject(what: str | None) -> Subject:
 
 
 def _own_capture(what: str | None) -> Path | None:
-    """Outside a lab, the capture of that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
+    """Outside a lab, the capture with that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
     found = [(number, path) for number, path in numbered(Path.cwd() / "captures") if (path / "capture.json").is_file()]
     wanted = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
     return wanted[-1] if wanted else None

@@ -233,7 +233,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(fd)
     except OSError as error:
-        path.unlink()  # Half a key is no key.
+        path.unlink()  # Half a key is not a key.
         raise MachineError(f"{path} could not be written: {error.strerror}.", "Make room on the disk.") from error
 
 

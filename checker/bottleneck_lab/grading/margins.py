@@ -107,7 +107,7 @@ class TargetSafety(msgspec.Struct, frozen=True):
 
 
 def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
-    """Every target in the rows, by lab, device and criterion, held against all work that was to meet it and all that was to miss it."""
+    """Every target in the rows, by lab, device and criterion, compared with all work that was to meet it and all that was to miss it."""
     found: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
     for row in rows:
         for margin in row.proof.margins if row.proof else []:

@@ -41,7 +41,7 @@ class Context(Generic[S_co]):
     """What holds the worker that was started last, and what does not; empty before the first."""
 
     def criterion(self, id_: str) -> CriterionSpec | None:
-        """The lab's criterion of that id on this device, if it has one."""
+        """The lab's criterion with that id on this device, if it has one."""
         return next((spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None)
 
     def required(self, id_: str) -> CriterionSpec:

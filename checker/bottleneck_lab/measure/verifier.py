@@ -59,7 +59,7 @@ def check_lab(
 ) -> Verdict:
     """Measures the workspace's editable files and returns the verdict.
 
-    `diagnosis` holds one result a question of the lab. They join the others once the work was measured: of work that ends a check at once
+    `diagnosis` holds one result per question of the lab. They join the others once the work was measured: of work that ends a check at once
     nobody learns which answers are right. With `sandbox_required`, as is right for
     code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.

@@ -19,7 +19,7 @@ MARGIN = 15
 
 
 def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> list[str]:
-    """Lines of text: FLOP/s upwards over FLOP a byte, both logarithmic. Slopes are memory and the caches, level lines the precisions that occur.
+    """Lines of text: FLOP/s upwards over FLOP per byte, both logarithmic. Slopes are memory and the caches, level lines the precisions that occur.
 
     `rows` are those with a place (`ceiling_share` not negative); operators in one place show as the first of them.
     """

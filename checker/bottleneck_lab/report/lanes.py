@@ -132,7 +132,7 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
 
 
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
-    """One lane a stream of every device."""
+    """One lane per stream of every device."""
     table = timeline.device
     for rank, device in _pairs(table.rank, table.device):
         on_device = take(table, (table.rank == rank) & (table.device == device))

@@ -35,7 +35,7 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 def load(path: Path | str) -> Timeline:
     """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also gzipped), an nsys report or its SQLite
-    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace a rank, which are merged.
+    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace per rank, which are merged.
 
     Raises CaptureError with what to do when it cannot be read.
     """

@@ -12,7 +12,7 @@ from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 Captured = Callable[[str], CaptureFigures | None]
-"""The capture of that name; None if it is not here."""
+"""The capture with that name; None if it is not here."""
 
 
 def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:

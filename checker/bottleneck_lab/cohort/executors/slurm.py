@@ -1,7 +1,7 @@
 """Checks as jobs of a Slurm cluster. The folder of the cohort must be on a file system that the nodes share.
 
 Slurm may run a job twice (a controller that is killed within seconds of a start does): the lease makes it one verdict. What it cannot tell is taken as
-running, until the lease's own limit; what it does not know any more is lost, and measured again.
+running, until the lease's own limit; what it no longer knows is lost, and measured again.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _store(request: Request, content: bytes) -> Stored:
 
 @router.get("/submissions/{handle}")
 async def standing(request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0) -> Response:
-    """One submission; with `after`, not before its version is a later one, or `wait` seconds have gone by."""
+    """One submission; with `after`, not before its version is a later one, or `wait` seconds have passed."""
     shared = state(request)
 
     def look() -> Standing:

@@ -134,7 +134,7 @@ def _number(text: str) -> int | None:
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
 def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Measure again everything that was handed in for a lab; with `checker`, what that version of the checker measured."""
+    """Measure again everything that was submitted for a lab; with `checker`, what that version of the checker measured."""
     shared = state(request)
     with shared.cohort.database.writing() as connection:
         judged = shared.judge.latest(connection, tables.submissions.c.lab == slug)

@@ -1,4 +1,4 @@
-"""What a learner handed in: the attempts, what changed in each, and what their captures showed."""
+"""What a learner submitted: the attempts, what changed in each, and what their captures showed."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the lab is solved by it: the reference solution handed in does not count."""
+        """Whether the lab is solved by it: the reference solution submitted does not count."""
         return self.outcome is Outcome.PASS and not self.copied
 
     @property

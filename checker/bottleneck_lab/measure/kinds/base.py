@@ -45,7 +45,7 @@ class Kind(ABC, Generic[S]):
     asks: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers it judges itself, against what it measures."""
     records_itself: ClassVar[bool] = False
-    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is held against the solution's."""
+    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is compared with the solution's."""
 
     def settings(self, lab: Lab, device: Device) -> S:
         """The lab's settings on a device. Raises LabError if lab.toml has a wrong one."""

@@ -63,7 +63,7 @@ _CLONE_THREAD = 0x10000
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
-    """The filter for a kind of machine, 8 bytes an instruction; empty if its numbers are not known here.
+    """The filter for a kind of machine, 8 bytes per instruction; empty if its numbers are not known here.
 
     Without `network`, sockets are for this machine alone (Unix, netlink).
     """

@@ -288,7 +288,7 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
 
 
 def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
-    """Why one of the three operators is not held up by what the answer says: its FLOP a byte against the machine's balance; on a GPU also its distance
+    """Why one of the three operators is not held up by what the answer says: its FLOP per byte against the machine's balance; on a GPU also its distance
     to its roof.
     """
     for place in PLACES:

@@ -123,8 +123,8 @@ def _find_truth(
 
 
 def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
-    """FLOP a byte at which this machine's memory and arithmetic are equally busy, published for known GPUs, otherwise measured; then what was measured:
-    bytes and FLOP a second.
+    """FLOP per byte at which this machine's memory and arithmetic are equally busy, published for known GPUs, otherwise measured; then what was measured:
+    bytes and FLOP per second.
     """
     (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
     published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)

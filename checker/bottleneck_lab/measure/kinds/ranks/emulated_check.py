@@ -175,7 +175,7 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
 
 
 def profile_virtual(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-    """One emulated run on many ranks, written as one trace a rank; 1 when it failed, else 0."""
+    """One emulated run on many ranks, written as one trace per rank; 1 when it failed, else 0."""
     secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
     try:
         run = _runs_alone(context, {MANY: secret})[MANY]

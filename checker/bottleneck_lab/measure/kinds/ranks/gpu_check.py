@@ -198,7 +198,7 @@ def launch(
 
 
 def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
-    """torchrun on this machine, with one process a rank."""
+    """torchrun on this machine, with one process per rank."""
     launcher = python_module(
         "torch.distributed.run",
         "--nnodes=1",
@@ -311,7 +311,7 @@ def _last_words(worker: Worker) -> str:
 
 
 def profile_cuda(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-    """The script on all GPUs under torch.profiler, one trace a rank. Returns 1 when it failed."""
+    """The script on all GPUs under torch.profiler, one trace per rank. Returns 1 when it failed."""
     costs, world = load_costs(context.lab.path), min(gpu_count(), 8)
     scratch = context.janitor.folder / "profile"
     shape = job_shape(costs, 2, 12)

@@ -175,7 +175,7 @@ def _right(context: Context[TrainingSettings], yours: list[Training], shipped: l
 
 
 def _measure_timed(context: Context[TrainingSettings]) -> Measured:
-    """On a real device: whole trainings in turns on the verifier's clock, each pair on data of its own, every result compared.
+    """On a real device: whole trainings alternately on the verifier's clock, each pair on data of its own, every result compared.
 
     Memory and waits are the worker's own word: they can fail a script, and only speed and results, which are not, can pass it.
     """
@@ -219,7 +219,7 @@ def _told(told: dict[str, Any], interval: int) -> dict[str, float]:
 
 
 class Rounds:
-    """Trainings of both sides in turns, in an order drawn at random: seconds of each, and all that came out."""
+    """Trainings of both sides alternately, in an order drawn at random: seconds of each, and all that came out."""
 
     def __init__(self, context: Context[TrainingSettings], reference: CallSession, learner: CallSession) -> None:
         self._context = context
