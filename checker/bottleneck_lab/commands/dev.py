@@ -38,7 +38,7 @@ _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 def check(
     labs: Annotated[
         list[str] | None,
-        typer.Argument(help="The labs to check; by default, all.", autocompletion=completion.lab_names),
+        typer.Argument(help="The labs to check (default: all).", autocompletion=completion.lab_names),
     ] = None,
     static: Annotated[bool, typer.Option("--static", help="Check the files only; measure nothing.")] = False,
     only: Annotated[Part | None, typer.Option("--only", help="Measure only this part of each lab.")] = None,

@@ -96,7 +96,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     shown = [use for use in summary.devices if use.busy_strip][:TOP]
     if not shown:
         return
-    sheet.heading("How busy, from left to right")
+    sheet.heading("How busy over time")
     for use in shown:
         label = f"rank {use.rank}" if len(summary.ranks) > 1 else ("CPU" if use.is_cpu else f"device {use.device}")
         sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
@@ -231,7 +231,7 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 def _print_memory(sheet: Sheet, summary: Summary) -> None:
     """How much each device held over the capture, where allocations were recorded."""
     if summary.memory:
-        sheet.heading("Memory held, from left to right")
+        sheet.heading("Memory held over time")
     for use in summary.memory[:TOP]:
         where = "host" if use.device < 0 else f"device {use.device}"
         levels = sheet.strip([level / max(use.peak_bytes, 1) for level in use.levels_bytes], max(20, sheet.width - 16))
