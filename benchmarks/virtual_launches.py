@@ -20,7 +20,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import T4
 
 
 class Forgetful(dict):  # type: ignore[type-arg]  # of whatever the driver keeps
-    """Nothing is foreseen, so that every call waits for its answer."""
+    """No result is predicted, so that every call waits for its answer."""
 
     def __setitem__(self, key: object, value: object) -> None: ...
 
@@ -34,7 +34,7 @@ def train(entry: Path, fd: int, steps: int, waits: bool) -> None:
 
     driver = install(socket.socket(fileno=fd), entry.parent)
     if waits:
-        driver._foreseen = Forgetful()
+        driver._predicted = Forgetful()
     torch.optim.SGD([torch.zeros(1)], lr=0.1)  # the first optimizer of a process imports torch.compile
     sys.path.insert(0, str(entry.parent))
     program = Program(entry, "virtual", driver, steps)

@@ -80,7 +80,8 @@ def play(session: Session) -> None:
     session.typed(f"cd {LAB.name}")
     session.lab(
         "profile",
-        show=r"steps of|\(emulated:|idle  |computing  |copying only|How busy|Memory held|device 0|Where the host waited|, for|What you see|a diagnosis:",
+        show=r"steps of|\(emulated:|idle  |computing  |copying only|How busy|Memory held|device 0"
+        r"|Where the host waited|, for|This is the evidence|a diagnosis with",
     )
     session.lab("diagnose", *ANSWERS, show="Committed")
     session.typed("$EDITOR train.py")

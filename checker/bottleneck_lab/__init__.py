@@ -1,6 +1,4 @@
-"""Hunt GPU performance bottlenecks, and judge the fix.
-
-The analysis is there for any program, not only the labs:
+"""Hunt GPU performance bottlenecks, and judge the fix. The analysis works for any program, not only the labs:
 
     from bottleneck_lab import load, findings
 

@@ -38,13 +38,13 @@ FailReason = Literal[
 
 
 class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of everything read from TOML: an unknown key is an error, never ignored."""
+    """Base of everything read from TOML: an unknown key is an error, not ignored."""
 
 
 class CriterionSpec(_Spec, frozen=True):
-    """One thing a check decides. `target` is written here and nowhere else; `text` may use `{target}`.
+    """One thing that a check decides. `target` is defined here and nowhere else; `text` may use `{target}`.
 
-    `margin` below 1 asks for non-inferiority: the bound needs to reach that share of the target (as fast as: 0.97).
+    `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target (0.97 for "as fast as").
     """
 
     id: str
@@ -59,7 +59,7 @@ class CriterionSpec(_Spec, frozen=True):
 class DeviceSpec(_Spec, frozen=True):
     """How a lab is measured on one kind of device. `settings` is read by the lab's kind of measurement.
 
-    `gpus` is the smallest number of CUDA devices that will do; it counts on `cuda` alone.
+    `gpus` is the smallest number of CUDA devices needed; it only matters on `cuda`.
     """
 
     criteria: list[CriterionSpec]
@@ -68,23 +68,24 @@ class DeviceSpec(_Spec, frozen=True):
 
 
 class HintSpec(_Spec, frozen=True):
-    """A staged hint. With `finding`, it is shown with that finding's evidence from the learner's own capture as `{evidence}`, once there is a diagnosis."""
+    """A staged hint. With `finding`, it quotes that finding's evidence from the learner's own capture as `{evidence}`, once a diagnosis is committed."""
 
     text: str
     finding: str | None = None
 
 
 class QuestionSpec(_Spec, frozen=True):
-    """One question of `diagnosis.toml`. `measure` says in one sentence how the answer is found.
+    """One question of `diagnosis.toml`. `measure` explains in one sentence how to find the answer.
 
-    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules` says of each wrong choice
-    what a capture would have to show for it: never which one is right.
+    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules` gives for each wrong choice
+    what a capture would have to show for it, never which one is right.
     `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that figure of the learner's capture,
-    within `tolerance` (absolute for a share, relative for a ratio). A prediction is held to Amdahl's law for the share that
-    was answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is.
-    With `by_solution`, compared with the solution's number instead: for what can be worked out. `number`: any positive number, otherwise as a `ratio`.
+    within `tolerance` (absolute for a share, relative for a ratio). A prediction is checked against Amdahl's law for the share
+    answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is. With
+    `by_solution`, compared with the solution's number instead: for what can be worked out.
+    `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
-    `text`: words in which one of the regular expressions `accept` is found, however they are capitalised.
+    `text`: words that match one of the regular expressions `accept`, whatever their case.
     """
 
     id: str
@@ -104,14 +105,14 @@ class QuestionSpec(_Spec, frozen=True):
     accept: list[str] = []
 
     def accepts(self, words: str) -> bool:
-        """Whether a text has what one of the patterns asks for; any has, where there are none."""
+        """Whether a text matches one of the patterns; without patterns, any does."""
         return not self.accept or any(re.search(pattern, words, re.IGNORECASE) for pattern in self.accept)
 
 
 class SiblingSpec(_Spec, frozen=True):
-    """An unseen case to diagnose at the end of a lab, as a capture alone.
+    """An unseen case to diagnose at the end of a lab, given only as a capture.
 
-    `program` names a generator of `datasets/siblings.py`, `story` is all that is told of it, `cause` the truth, and
+    `program` names a generator of `datasets/siblings.py`, `story` is all that the learner is told, `cause` the truth, and
     `gain_from` the figure of the capture (`grading.diagnosis.figures_of`) whose removal bounds the gain.
     """
 
@@ -124,8 +125,8 @@ class SiblingSpec(_Spec, frozen=True):
 class LabSpec(_Spec, frozen=True):
     """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
 
-    `name` is what learners call it, where the folder's name would tell them the cause. `evidence` is the command that shows what a lab is about:
-    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty where a capture shows none.
+    `name` is its name for learners, if the folder's name would give the cause away. `evidence` is the command that shows what a lab is about:
+    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty if a capture shows none.
     """
 
     title: str
@@ -149,14 +150,14 @@ class LabSpec(_Spec, frozen=True):
 
 
 class QuestionText(_Spec, frozen=True):
-    """The words of a question in another language. Choices stay as they are: they are what is answered."""
+    """A question's text in another language. Choices are not translated: they are the answers."""
 
     ask: str = ""
     measure: str = ""
 
 
 class TextSpec(_Spec, frozen=True):
-    """What learners read of a lab, in another language (`lab.de.toml`); what is left out stays in the original's.
+    """A lab's texts for learners in another language (`lab.de.toml`); what is left out stays in the original's.
 
     `hints` are all of them, in order; `criteria` holds texts by the criteria's ids.
     """
@@ -198,7 +199,7 @@ def language() -> str:
 
 
 class StageSpec(_Spec, frozen=True):
-    """A stage of the course and the labs in it, in order. `able`: what somebody can do who has been through it, completing "you can …"."""
+    """A stage of the course and the labs in it, in order. `able`: what a learner can do afterwards, completing "you can …"."""
 
     name: str
     labs: list[str]
@@ -206,14 +207,14 @@ class StageSpec(_Spec, frozen=True):
 
 
 class CourseSpec(_Spec, frozen=True):
-    """The order in which labs are met."""
+    """The order of the labs."""
 
     title: str
     stages: list[StageSpec]
 
 
 class Lab(msgspec.Struct, frozen=True):
-    """A lab's specification together with where its files are."""
+    """A lab's specification and the location of its files."""
 
     slug: str
     stage: str
@@ -251,7 +252,7 @@ class Lab(msgspec.Struct, frozen=True):
         return list(self.spec.devices[device].settings.get("sources", self.spec.editable))
 
     def code_hash(self, folder: Path) -> str:
-        """SHA-256 over the editable files as they are in `folder`; those that are missing do not count."""
+        """SHA-256 over the editable files in `folder`; missing ones are skipped."""
         return hash_files({name: folder / name for name in self.spec.editable if (folder / name).is_file()})
 
 
@@ -278,7 +279,7 @@ def hash_files(files: dict[str, Path]) -> str:
 def content_root() -> Path:
     """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
 
-    Raises LabError where none of them exists.
+    Raises LabError if none of them exists.
     """
     package = Path(__file__).resolve().parent
     override = os.environ.get("BOTTLENECK_LAB_CONTENT")
@@ -301,7 +302,7 @@ def content_roots() -> list[Path]:
     for root in roots:
         if not (root / "labs" / "course.toml").is_file():
             raise UsageError(
-                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a pack of labs is made of."
+                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a lab pack consists of."
             )
     return list(dict.fromkeys(roots))
 
@@ -314,14 +315,14 @@ def _installed_packs() -> list[Path]:
         if spec is None or not spec.submodule_search_locations:
             raise LabError(
                 f"The lab pack '{entry.name}' names {entry.value}, which is not a package.",
-                f"Correct its entry point of the group {PACKS}, or uninstall the pack.",
+                f"Correct its entry point in the group {PACKS}, or uninstall the pack.",
             )
         found.append(Path(spec.submodule_search_locations[0]))
     return found
 
 
 def find_dataset(name: str) -> Path | None:
-    """The generator of a data set, in whichever content there is; packs can use each other's. None where nobody brings one."""
+    """The generator of a data set, in whichever content there is; packs can use each other's. None if nobody brings one."""
     files = (root / "datasets" / f"{name}.py" for root in content_roots())
     return next((file for file in files if file.is_file()), None)
 
@@ -347,7 +348,7 @@ def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
 
 @cache
 def load_labs() -> dict[str, Lab]:
-    """Every lab of the course by its slug, in the course's order. Raises LabError where two packs have a lab of one name."""
+    """Every lab of the course by its slug, in the course's order. Raises LabError if two packs have a lab of one name."""
     homes: dict[str, Path] = {}
     courses = _courses()
     for root, slug in [
@@ -356,7 +357,7 @@ def load_labs() -> dict[str, Lab]:
         if slug in homes:
             raise LabError(
                 f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
-                "Take one of them out of BOTTLENECK_LAB_PACKS, or uninstall that pack.",
+                "Remove one of them from BOTTLENECK_LAB_PACKS, or uninstall that pack.",
             )
         homes[slug] = root
     return {slug: _load_lab(homes[slug], stage.name, slug) for stage in _joined(courses).stages for slug in stage.labs}
@@ -375,13 +376,13 @@ def _translated(spec: LabSpec, words: Path) -> LabSpec:
     if text.hints and len(text.hints) != len(spec.hints):
         raise LabError(
             f"{words} translates {len(text.hints)} of the lab's {len(spec.hints)} hints.",
-            "The lab's author has to translate all of them, in order, or none.",
+            "The lab's author must translate all of them, in order, or none.",
         )
     return translate(spec, text)
 
 
 def find_lab(name: str) -> Lab:
-    """The lab of that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
+    """The lab with that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
     labs = load_labs()
     if name in labs:
         return labs[name]

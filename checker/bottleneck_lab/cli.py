@@ -1,4 +1,4 @@
-"""The `lab` program: every command's entry, and the one place where an error becomes a message and an exit code.
+"""The `lab` program: the entry of every command, and the one place where an error becomes a message and an exit code.
 
 A run needs one command of twenty, so a command's module is imported when the command is run; the help of all of them is the table
 below. That keeps `lab --help` and `lab list` free of torch, NumPy and Rich. Help is plain text: Typer's boxed help imports Rich.
@@ -26,38 +26,38 @@ from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
     "Look around": {
-        "list": "Show the course: every lab, what you learned in it, and how far you are.",
-        "doctor": "Examine this machine: what is here, what is missing, what it would unlock, and how to get it.",
-        "data": "Create the labs' data set, or verify and complete the one that is here.",
-        "monitor": "Show the GPUs' utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
+        "list": "List the course's labs, with your progress and results.",
+        "doctor": "Check this machine: what works, what is missing, what that would unlock, and how to get it.",
+        "data": "Create the labs' data set, or verify and complete an existing one.",
+        "monitor": "Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
     },
     "Work on a lab": {
         "start": "Start a lab: copy its files into a folder, and create its data set if it is missing.",
-        "run": "Run the workload in this folder as it is now, and show its output.",
+        "run": "Run this lab's workload as it is now, and show its output.",
         "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
         "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
-        "compare": "Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.",
-        "diagnose": "Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.",
+        "compare": "Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.",
+        "diagnose": "Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.",
         "check": "Measure your work and get a verdict.",
-        "watch": "Run a check each time you save one of the lab's editable files. Ctrl-C stops it.",
+        "watch": "Run a check every time you save one of the lab's editable files. Stop with Ctrl-C.",
     },
     "Help and history": {
-        "hint": "Take the next hint. Each says a little more than the one before.",
-        "reset": "Restore the lab's original files. Your own versions are kept, and you are told where.",
-        "solution": "Copy the reference solution into this folder. Your own files are kept.",
-        "history": "List your checks of this lab, with predicted beside measured.",
-        "verify": "Check the signature on a verdict, offline. Exit code 0: signed with that key; 1: not.",
+        "hint": "Show the next hint. Each one gives away a little more.",
+        "reset": "Restore the lab's original files. Your edited files are saved first.",
+        "solution": "Copy the reference solution into this folder. Your own files are saved first.",
+        "history": "List your checks of this lab, with the predicted and the measured gain.",
+        "verify": "Verify a verdict's signature, offline. Exit code 0: signed with that key; 1: not.",
     },
     "In a cohort": {
         "join": "Join a cohort. No account is needed: a name or pseudonym will do.",
-        "submit": "Hand in your work to the cohort that you joined.",
-        "status": "Show where you stand in the cohort: submissions, what is left, announcements.",
+        "submit": "Submit your work to your cohort.",
+        "status": "Show your standing in the cohort: submissions, how many are left, announcements.",
     },
     "For instructors": {
-        "cohort": "Run a cohort: a room of learners, and the runner that measures what they hand in.",
+        "cohort": "Run a cohort: a room of learners, and the runner that measures their submissions.",
     },
     "For authors": {
-        "dev": "Write labs: create one, and prove that it works.",
+        "dev": "Write labs: create one and prove that it works.",
     },
 }
 """Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
@@ -98,7 +98,7 @@ def module_of(name: str) -> ModuleType:
 
 
 class _QuickFlags:
-    """Gives flags that were not set the value False: from version 0.29 on, Typer loads pydantic (60 ms) to convert None to bool."""
+    """Sets unset flags to False: since version 0.29, Typer loads pydantic (60 ms) to convert None to bool."""
 
     def get_params(self, ctx: Any) -> Any:
         """The command's parameters, with its help option."""
@@ -142,7 +142,7 @@ class _Lab(_QuickFlags, TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command called `name`, as Typer makes it of its function.
+    """The command called `name`, built by Typer from its function.
 
     Raises MachineError for one that does not run on Windows, or whose module needs an extra that is not installed.
     """
@@ -188,7 +188,7 @@ def _lab(
 ) -> None:
     """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
 
-    Without a command: where you are, and what to do next.
+    On its own, `lab` shows where you are and what to do next.
     """
     if context.invoked_subcommand is None:
         module_of("where").command()
@@ -200,14 +200,14 @@ def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _tell(message: str, remedy: str) -> None:
-    """Prints an error: what is wrong, then what to do. A terminal that is gone is ignored."""
+    """Prints an error: what is wrong, then what to do. A closed terminal is ignored."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
 
 
 def _unexpected(error: Exception) -> ExitCode:
-    """An unexpected error is ours, never a FAIL: exit code 4, and the traceback only on request."""
+    """An unexpected error is our fault, never a FAIL: exit code 4, with the traceback only on request."""
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
     where = ""
@@ -248,7 +248,7 @@ def _invoke() -> int:
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Typer or Rich chose, save for their 1 where nothing failed: it would read as FAIL."""
+    """The exit status that Typer or Rich chose, except for their 1, which would read as FAIL."""
     status = end.code if isinstance(end.code, int) else 0
     if isinstance(end.__context__, BrokenPipeError):
         return _PIPE_CLOSED
@@ -271,7 +271,7 @@ def _finish(status: int) -> int:
 
 
 def _plain_lines() -> None:
-    """Has everything written as plain lines from now on. JSON is for programs and stays as it is."""
+    """Writes everything as plain lines from now on. JSON is for programs and stays unchanged."""
     if "--json" not in sys.argv:
         sys.stdout, sys.stderr = PlainLines(sys.stdout), PlainLines(sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Files that authors write in TOML, read as typed data: what is wrong with one is told with its line and the values that would be right."""
+"""Files that authors write in TOML, read as typed data: an error names the line and the valid values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load_declared(path: Path, type_: type[T]) -> T:
-    """A whole file as `type_`. Raises LabError that says what is wrong, in which line, and what would be right."""
+    """A whole file as `type_`. Raises LabError that says what is wrong, in which line, and what is valid."""
     return convert(read_toml(path), type_, path)
 
 
@@ -50,7 +50,7 @@ def convert(data: Any, type_: type[T], path: Path, keys: Keys = ()) -> T:
         fault = explain(error, data, type_)
         raise LabError(
             f"{place(path, (*keys, *fault.keys))}: {fault.sentence}",
-            "The lab's author has to fix this file; docs/authors.md describes it.",
+            "The lab's author must fix this file; docs/authors.md describes it.",
         ) from error
 
 
@@ -64,7 +64,7 @@ def place(path: Path, keys: Keys = ()) -> str:
 
 
 def line_of(text: str, keys: Keys) -> int | None:
-    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None where nothing of it is."""
+    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None if nothing of it is."""
     written: dict[Keys, int] = {}
     for line, found in _written(text):
         written.setdefault(found, line)
@@ -146,7 +146,7 @@ def _plain(message: str) -> str:
 
 
 def unknown(problem: str, said: str, valid: Collection[str]) -> str:
-    """The problem as a sentence, with what was probably meant and everything that is valid."""
+    """The problem as a sentence, with what was probably meant and all valid values."""
     near = difflib.get_close_matches(said, valid, n=1)
     meant = f" Did you mean `{near[0]}`?" if near else ""
     return f"{problem}.{meant} Valid: {', '.join(valid)}."

@@ -1,4 +1,4 @@
-"""Every error a user can meet: one sentence on what is wrong, one on what to do about it."""
+"""Every error a user can see: one sentence on what is wrong, one on what to do about it."""
 
 from __future__ import annotations
 

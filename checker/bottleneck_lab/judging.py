@@ -1,4 +1,4 @@
-"""What a lab's judge.py is made of: rules for the parts of an answer, and a `judge` that holds an answer to them.
+"""Building blocks for a lab's judge.py: rules for the parts of an answer, and a `judge` that applies them.
 
 from bottleneck_lab.judging import answers, close, exact
 
@@ -43,7 +43,7 @@ def answers(**parts: Rule) -> Judge:
 def exact(got: Any, want: Any) -> str | None:
     """Equal to the last bit: numbers, text, bytes or arrays. NaN equals NaN."""
     if not isinstance(want, np.ndarray | int | float):
-        return None if type(got) is type(want) and got == want else "is not what the reference answers"
+        return None if type(got) is type(want) and got == want else "is not the reference's answer"
     if wrong := _form(got, want):
         return wrong
     ours, theirs = np.asarray(got), np.asarray(want)
@@ -153,7 +153,7 @@ class _TimedReading:
         return [self.dataset[key] for key in keys]
 
     def collate(self, samples: list[Any]) -> float:
-        """CPU seconds a sample, from the first file opened to the whole batch in shared memory."""
+        """CPU seconds per sample, from the first file opened to the whole batch in shared memory."""
         from torch.utils.data import default_collate  # noqa: PLC0415 - as above
 
         default_collate(samples)

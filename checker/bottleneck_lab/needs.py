@@ -1,4 +1,4 @@
-"""What a command needs of the installation and of the operating system, and the one sentence that says how to get it.
+"""What a command needs from the installation and the operating system, and how to get it in one sentence.
 
 The core (list, report, compare, verify) installs in seconds and runs anywhere. Everything else is an extra of the package, or needs Linux.
 """
@@ -43,7 +43,7 @@ def require_packages(extra: str, **modules: str) -> None:
 
 
 def require_linux(command: str) -> None:
-    """Raises MachineError where `command` cannot work: it isolates and measures processes with what only Linux has."""
+    """Raises MachineError if `command` cannot work: it isolates and measures processes with what only Linux has."""
     if sys.platform != "linux":
         raise MachineError(
             f"{command} needs Linux; this is {'Windows' if sys.platform == 'win32' else 'macOS' if sys.platform == 'darwin' else sys.platform}.",

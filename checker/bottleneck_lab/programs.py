@@ -1,4 +1,4 @@
-"""The programs of other makers that the labs use: where they are on this machine, and how to get one that is not there."""
+"""Third-party programs that the labs use: where they are on this machine, and how to get a missing one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NVIDIA = "It comes with the CUDA toolkit; NVIDIA's package repository has it as
 _HOW_TO_GET = {
     "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",
     "nvcc": "Run `{pip_nvcc}`, or put the bin folder of a CUDA toolkit on PATH.",
-    "cuobjdump": "Run `{pip_nvcc}`; Triton brings it too.",
-    "nvdisasm": "Run `{pip_nvcc}`; Triton brings it too.",
+    "cuobjdump": "Run `{pip_nvcc}`; Triton includes it too.",
+    "nvdisasm": "Run `{pip_nvcc}`; Triton includes it too.",
     "nsys": _NVIDIA.format("nsight-systems"),
     "ncu": _NVIDIA.format("nsight-compute"),
-    "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit brings it too.",
+    "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit includes it too.",
     "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
 }
 _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
@@ -28,7 +28,7 @@ _PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "
 
 
 def how_to_get(name: str) -> str:
-    """What to do where the program `name` is missing, as a sentence."""
+    """What to do if the program `name` is missing, as a sentence."""
     return _HOW_TO_GET.get(name, f"Install {name}.").format(
         pip_nvcc=install_command("nvcc"), pip_gpu=install_command("gpu")
     )

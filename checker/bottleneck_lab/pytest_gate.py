@@ -1,7 +1,7 @@
 """A pytest plugin: is this code slower than that of another git revision? `perf_gate` in a test, `--perf-baseline REVISION` on the command line.
 
 The test runs in two further pytest processes, one in a checkout of the revision and one in the working tree, with the same test file. They stop at
-`perf_gate` and time the function whenever this process says so: in turns, in random order, until `analysis.gate` has an answer.
+`perf_gate` and time the function whenever this process says so: alternately, in random order, until `analysis.gate` has an answer.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _report(request: pytest.FixtureRequest, change: BenchmarkChange) -> None:
 
 
 def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
-    """Both versions in turns, and the old one once more as a control, until the gate has decided or has seen enough."""
+    """Both versions alternately, and the old one once more as a control, until the gate has decided or has seen enough."""
     from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - a pytest that gates nothing needs no NumPy
 
     rules = Rules()
@@ -212,7 +212,7 @@ class Side:
         self._process.wait()
         self._output.seek(0)
         said = self._output.read().decode(errors="replace")[-2000:]
-        pytest.fail(f"The test did not come to perf_gate in {self._folder}:\n{said}", pytrace=False)
+        pytest.fail(f"The test did not reach perf_gate in {self._folder}:\n{said}", pytrace=False)
 
 
 def _serve(call: Callable[[], object]) -> None:

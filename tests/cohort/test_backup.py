@@ -50,13 +50,13 @@ def test_what_is_restored_is_what_was_there_and_goes_on(room, target, tmp_path, 
 def test_nothing_is_overwritten_and_half_a_backup_is_refused(sqlite_room, tmp_path):
     file = tmp_path / "backup.tar"
     back_up(sqlite_room.cohort, file)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         back_up(sqlite_room.cohort, file)
-    with pytest.raises(UsageError, match="holds a cohort already"):
+    with pytest.raises(UsageError, match="already holds a cohort"):
         restore(file, sqlite_room.cohort.folder)
     half = tmp_path / "half.tar"
     half.write_bytes(file.read_bytes()[:3000])
-    with pytest.raises(UsageError, match="no whole backup"):
+    with pytest.raises(UsageError, match="not a complete backup"):
         restore(half, tmp_path / "new")
     with tarfile.open(file) as archive:
         assert all(not name.startswith(("/", "..")) for name in archive.getnames())

@@ -44,7 +44,7 @@ def test_a_roster_is_read_however_it_comes(kind):
     ("text", "told"),
     [
         ("", "empty"),
-        ("name\nAda\n", "no column of student ids"),
+        ("name\nAda\n", "no student-id column"),
         ("student_id,name\n,Ada\n", "Line 2"),
         ("student_id\ns1\ns1\n", "twice"),
     ],

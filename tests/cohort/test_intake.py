@@ -39,7 +39,7 @@ def test_anybody_verifies_a_receipt_with_the_cohorts_public_key(sqlite_room, tmp
     _, ada = sqlite_room.join()
     receipt = sqlite_room.submit(ada).receipt
     file, key = tmp_path / "receipt.json", str(sqlite_room.cohort.key_file.with_name("cohort.pem.pub"))
-    for name, exit_code, told in (("slow", 0, "genuine receipt"), ("wrong", 1, "not as key")):
+    for name, exit_code, told in (("slow", 0, "genuine receipt"), ("wrong", 1, "not what key")):
         file.write_bytes(msgspec.json.encode(msgspec.structs.replace(receipt, lab=name)))
         done = CliRunner().invoke(app, ["verify", str(file), "--key", key])
         assert (done.exit_code, told in done.output) == (exit_code, True)

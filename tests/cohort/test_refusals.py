@@ -34,8 +34,8 @@ def folder(sqlite_room, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"sandbox_required": True, "limits_required": False}, "no working bubblewrap"),
-        ({"sandbox_required": False, "limits_required": True}, "No control group limits the code"),
+        ({"sandbox_required": True, "limits_required": False}, "bubblewrap does not work"),
+        ({"sandbox_required": False, "limits_required": True}, "cannot be limited by a control group"),
     ],
 )
 def test_a_job_measures_nothing_without_what_is_required(folder, fields, said):

@@ -72,7 +72,7 @@ def test_two_slots_run_as_two_users_who_read_only_their_own(sqlite_room, users, 
     run_until(runner, settled(room))
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
     said = {document["isolation"]["user"] for document in documents}
-    assert said == {f"uid {uid}, of this slot alone" for uid in users.uids}
+    assert said == {f"uid {uid}, used by this slot only" for uid in users.uids}
     assert not any(folder.is_dir() for folder in users.place.iterdir())
     runner.stop()
 
@@ -193,7 +193,7 @@ def test_an_account_is_not_taken_for_a_slot(monkeypatch):
 
 
 def test_every_slot_needs_a_user(tmp_path):
-    with pytest.raises(UsageError, match="3 slots need as many users: 2 are named"):
+    with pytest.raises(UsageError, match="3 slots need 3 users, but 2 are named"):
         LocalExecutor(tmp_path, [0, 1], uids=[61000, 61001], place=tmp_path / "place")
 
 

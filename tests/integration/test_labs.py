@@ -39,7 +39,8 @@ WITH_LESS = {
     ("training", "solution"),
 }
 """Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant (`test_ranked.py`, `test_served.py`, `test_docs.py`,
-`test_learners.py`); `make slow` measures them whole."""
+`test_learners.py`); `make slow` measures them whole.
+"""
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 
@@ -195,4 +196,4 @@ def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):
     assert "1 Shared memory is read and written with bank conflicts" not in told.stdout, "nothing is diagnosed yet"
     none = subprocess.run([*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", check=False, **run)
     assert none.returncode == 2
-    assert "came with no report of 'nsys'" in none.stderr
+    assert "does not ship with a 'nsys' report" in none.stderr

@@ -192,7 +192,7 @@ def test_who_measures_names_the_cause(learner):
     assert verdict is not None, done.output
     assert verdict.outcome == "PASS", done.output
     assert (verdict.diagnosis.named, verdict.diagnosis.corrections) == (True, 0)
-    assert "cause named at the first try" in " ".join(done.output.split()).lower()
+    assert "cause named on the first try" in " ".join(done.output.split()).lower()
     assert learner.passed
 
 
@@ -367,7 +367,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     shutil.copy(ROOT / "tests" / "variants" / lab.slug / "weighs_positions" / "train.py", place)
     verdict = run("check")
     assert "PASS" in verdict
-    assert "cause named at the first try with 1 hint" in verdict.lower()
+    assert "cause named on the first try with 1 hint" in verdict.lower()
     assert f"You predicted {float(answers['predicted_gain']):.2f}x and measured" in verdict
     history = json.loads(run("history", "--json"))
     assert [row["outcome"] for row in history["checks"]] == ["PASS"]

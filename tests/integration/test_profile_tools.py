@@ -121,7 +121,7 @@ def test_a_program_that_fails_shows_its_own_traceback_and_what_was_recorded(fold
     assert "ValueError: no such luck" in done.stdout
     assert "runpy" not in done.stdout
     assert "Where the time went" in done.stdout
-    assert "ended with status 1" in done.stdout
+    assert "exited with status 1" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_program_that_fails_shows_its_own_traceback_and_what_was_recorded(fold
     [
         (["--", sys.executable, "-c", "print(1)"], "no torch operator"),
         (["--schedule", "5,5,5", "--", "net.py", "3"], "took 3 optimizer steps; the schedule needs 15"),
-        (["--", sys.executable, "nowhere.py"], "ended with status 1 before its first torch operator"),
+        (["--", sys.executable, "nowhere.py"], "exited with status 1 before its first torch operator"),
     ],
     ids=["no torch", "too few steps", "no such file"],
 )
@@ -150,8 +150,8 @@ def test_a_capture_that_shows_nothing_leaves_nothing(folder, arguments, words):
         (["--", "no-such-program"], 2, "'no-such-program' is not one"),
         (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is not a schedule"),
         (["--check", "all", "--", "net.py"], 2, "memcheck, racecheck"),
-        (["--out", ".", "--", "net.py"], 2, "exists already"),
-        (["--stack"], 2, "only --tool and --device"),
+        (["--out", ".", "--", "net.py"], 2, "already exists"),
+        (["--stack"], 2, "only choose --tool and --device"),
         ([], 2, "There is no lab in this folder"),
     ],
 )

@@ -342,7 +342,7 @@ def test_the_machine_code_of_what_was_run_is_part_of_the_verdict(context, cubins
     assert any("The widest load from global memory is 4 bytes" in note for note in measured["shipped"].notes)
     told = next(note for note in measured["solution"].notes if note.startswith("Machine code of attention_kernel<"))
     assert "tensor-core instructions (HGMMA)" in told
-    assert "registers a thread" in told
+    assert "registers per thread" in told
     assert measured["solution"].details["machine_code"][0]["arch"] == "90a"
 
 

@@ -43,17 +43,20 @@ def taken() -> int:
 def test_without_a_cohort_every_hint_is_there(opened):
     for number in range(1, len(LAB.spec.hints) + 1):
         assert f"Hint {number} of {len(LAB.spec.hints)}" in run("hint").output
-    assert "There are no further hints" in run("hint").output
+    assert "There are no more hints" in run("hint").output
 
 
 def test_hints_that_the_instructor_has_not_opened_are_not_given(opened):
     opened(0)
-    assert "has opened none of the hints of this lab so far" in run("hint").output
+    assert "So far your instructor has opened none of the hints for this lab" in run("hint").output
     assert taken() == 0, "nor counted as taken"
     opened(1)
     assert "Hint 1 of" in run("hint").output
     told = run("hint").output
-    assert f"has opened 1 of {len(LAB.spec.hints)} hints of this lab so far. These are the ones you have had:" in told
+    assert (
+        f"So far your instructor has opened 1 of {len(LAB.spec.hints)} hints for this lab. These are the ones you have taken:"
+        in told
+    )
     assert "Hint 1 of" in told
     assert taken() == 1
     opened(9)

@@ -54,7 +54,7 @@ def test_the_example_is_in_order(content):
         ("target = 3.0\n", "", r"the criterion speedup has no target"),
         ("shipped code\"\ntarget", "shipped code, {targte}\"\ntarget", r"has `{targte}`.*Did you mean `target`\?"),
         ('starter_fails = ', 'taught = "nonsense"\nstarter_fails = ', r"line 9: no detector reports `nonsense`"),
-        ("[[hints]]\ntext = \"How", "[[hints]]\nfinding = \"python-overhead\"\ntext = \"How", r"shows none of it"),
+        ("[[hints]]\ntext = \"How", "[[hints]]\nfinding = \"python-overhead\"\ntext = \"How", r"does not show it"),
         ("[[hints]]\ntext = \"The", "[[hints]]\nfinding = \"pyton\"\ntext = \"{evidence} The", r"no detector .* `pyton`"),
         ("How many times does", "{evidence} How many times does", r"names no `finding`"),
         ("How many times does", "{n} How many times does", r"has `{n}`, which is not filled in"),
@@ -93,13 +93,13 @@ def test_variants_that_say_the_same_are_told(content):
     folder = content / "tests" / "variants" / "running-mean"
     first, second = sorted(folder.iterdir())[:2]
     (second / "smooth.py").write_text((first / "smooth.py").read_text().replace("\n", "\n\n") + "# and a comment\n")
-    assert f"{second.name} says the same as {first.name}" in problems()
+    assert f"{second.name} is the same as {first.name}" in problems()
 
 
 def test_a_variant_that_is_the_solution_is_told(content):
     first = next((content / "tests" / "variants" / "running-mean").iterdir())
     shutil.copy(content / "solutions" / "running-mean" / "smooth.py", first / "smooth.py")
-    assert f"{first.name} says the same as the solution" in problems()
+    assert f"{first.name} is the same as the solution" in problems()
 
 
 def test_comments_docstrings_and_names_that_tell_the_cause_are_told(content):
@@ -163,6 +163,6 @@ def test_a_course_that_cannot_be_added_to_is_left_as_it_was(tmp_path):
     file = tmp_path / "course.toml"
     file.write_text('title = "T"\nstages = [{ name = "beginner", labs = ["a"] }]\n')
     before = file.read_text()
-    with pytest.raises(UsageError, match="cannot be added to"):
+    with pytest.raises(UsageError, match="cannot extend"):
         add_to_course(file, "beginner", "mine")
     assert file.read_text() == before

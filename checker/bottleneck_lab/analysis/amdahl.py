@@ -13,7 +13,7 @@ def ceiling(share: float) -> float:
 def predicted(share: float, part_ratio: float) -> float:
     """The speed-up of the whole when `share` (0–1) of it becomes `part_ratio` times faster: 1 / ((1 − share) + share / part_ratio).
 
-    Raises ValueError where the share is not one, or the ratio is not positive.
+    Raises ValueError if the share is not one, or the ratio is not positive.
     """
     if not 0 <= share <= 1 or part_ratio <= 0:
         raise ValueError(f"a share lies in 0–1 and a ratio is positive, not {share} and {part_ratio}")

@@ -1,6 +1,6 @@
 """Two versions of a program, each seen in one capture or in several: what got better, what got worse, what stayed the same, and what cannot be told.
 
-Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated captures, recorded in turns, the captures are, pair
+Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated captures, recorded alternately, the captures are, pair
 by pair: only those also hold what differs between two runs of the same code.
 """
 
@@ -34,7 +34,8 @@ ERROR_PART = 0.01
 """How often a part's does: there are many, and a part that is said to have changed should have."""
 ERROR_REPEATED = 0.002
 """Of repeated captures, for the whole and all parts together: "worse" is said of anything in the same code once in a thousand comparisons at most, as
-`gate` has it of a suite. Each figure gets its part of this (Bonferroni)."""
+`gate` has it of a suite. Each figure gets its part of this (Bonferroni).
+"""
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 NOTABLE_SHARE = 0.005
@@ -43,7 +44,8 @@ NOTABLE_SHARE = 0.005
 
 class FigureChange(msgspec.Struct, frozen=True):
     """One figure before and after, ns a step (medians). `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`;
-    a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called."""
+    a bound that the samples cannot bear is None. `was`: what a renamed kernel, or the kernels that a fused one replaces, were called.
+    """
 
     what: str
     group: Group
@@ -107,7 +109,7 @@ def observe(capture: Timeline | Analysis) -> Observation:
 
 
 def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
-    """One capture a side, or as many on each, recorded in turns (the first of one side beside the first of the other).
+    """One capture a side, or as many on each, recorded alternately (the first of one side beside the first of the other).
 
     `control`: as many captures again of the version before, recorded in the same turns. What differs between it and `before` cannot be told.
     Raises ValueError when one side has several captures and another not as many.
@@ -238,7 +240,7 @@ def _inverse(bound: float) -> float | None:
 
 
 def _ratio_interval(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval | None:
-    """After over before; None where a figure is zero at times, of which there is no ratio."""
+    """After over before; None if a figure is zero at times, of which there is no ratio."""
     if not (old > 0).all() or not (new > 0).all():
         return None
     found = _difference(np.log(old), np.log(new), confidence, paired)

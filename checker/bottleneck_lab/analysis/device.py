@@ -143,7 +143,7 @@ LONGEST_PAUSE_NS = 1_000_000
 
 
 def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
-    """One entry a device and rank, in order; the CPU stands in where no accelerator was recorded."""
+    """One entry per device and rank, in order; the CPU stands in where no accelerator was recorded."""
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank
@@ -214,7 +214,7 @@ def _covered(rows: DeviceRows, window: Window, *kinds: ActivityKind) -> iv.Inter
 
 
 def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
-    """What became of each device's time, summed up, and the time itself: one entry a device and rank, in order."""
+    """What became of each device's time, summed up, and the time itself: one entry per device and rank, in order."""
     return ((_use(timeline, *found), found[0]) for found in _devices(timeline))
 
 

@@ -58,7 +58,7 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     """One device's memory. `rounding_bytes` are lost to rounding inside held blocks; `largest_free_bytes` is the largest piece that is reserved and not held.
 
     `levels_bytes` and `reserved_levels_bytes`: the highest in each of equally many events. `steps`: those recorded, as torch.profiler marks them;
-    `growth_bytes_per_step`: the median change from one's begin to the next's, without the first quarter.
+    `growth_bytes_per_step`: the median change from one's start to the next's, without the first quarter.
     """
 
     device: int
@@ -80,7 +80,7 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
-    """One entry a device that holds or has allocated anything."""
+    """One entry per device that holds or has allocated anything."""
     lines, of_stack = _lines(snapshot)
     found = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
     return [memory for memory in found if memory.reserved_bytes or memory.events]
@@ -194,7 +194,7 @@ def _level(events: AllocatorEvents, more: tuple[Action, ...], less: tuple[Action
 
 
 def _steps(snapshot: Snapshot, device: int, events: AllocatorEvents) -> Ints:
-    """The event before each step's begin, and the last event."""
+    """The event before each step's start, and the last event."""
     begins = sorted(
         {
             note.time_us

@@ -1,6 +1,6 @@
-"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what to try and the most it can bring.
+"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what to try and the largest possible gain.
 
-Ids are stable: hints and reports refer to them. Thresholds are the least share of the wall time at which changing anything is worth a person's day.
+Ids are stable: hints and reports refer to them. Thresholds are the smallest share of the wall time that is worth an engineer's day.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ SMALL_NS = 10_000
 _ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
-"""Operators that a busy CPU should be busy with: their dominating is no finding."""
+"""Operators that a busy CPU should be busy with: their dominating is not a finding."""
 _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing worth knowing. `share_of_wall` is the time it costs (0–1), of the time between the first and the last work where no steps are marked;
-    `expected_gain_ratio` is what removing all of it would bring: 1 / (1 − share), Amdahl's law with an infinite improvement.
+    """One finding. `share_of_wall` is the time it costs (0–1), of the time between the first and the last work if no steps are marked;
+    `expected_gain_ratio` is what removing it entirely would gain: 1 / (1 − share), Amdahl's law with an infinite improvement.
 
-    `at_most`: no fix of this can bring more. It is false where the usual fix takes other time away too, as fusing kernels does.
+    `at_most`: no fix of this can gain more. False if the usual fix saves other time too, as fusing kernels does.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def find_findings(seen: Evidence) -> list[Finding]:
-    """All that stands out, the costliest first, and before it what ends the run. Uneven steps beside a costlier finding are its echo, and are left out: they
+    """All findings, costliest first, preceded by those that end the run. Uneven steps beside a costlier finding are its echo, and are left out: they
     would bury it.
 
     Nothing is found where no device did anything: a capture without its work shows no bottleneck.
@@ -176,7 +176,7 @@ def _input(seen: Evidence) -> list[Finding]:
         return []
     if _on_cpu(seen):  # a CPU that prepares input is not idle
         title, evidence = "The model waits for data", f"For {share:.0%} of the time no operator of the model ran"
-        advice = f"{_LOAD_AHEAD}, and give the loader and the model cores of their own."
+        advice = f"{_LOAD_AHEAD}, and give the loader and the model separate cores."
     else:
         title, evidence = "The device waits for data", f"For {share:.0%} of the time the device did no work"
         advice = _PREPARE_AHEAD if seen.serving else f"{_LOAD_AHEAD} or decode on the device (DALI)."
@@ -201,10 +201,11 @@ def _launch(seen: Evidence) -> list[Finding]:
     if share < IDLE_SHARE or use is None or ahead:  # what lets the queue run dry is to blame, and found by itself
         return []
     evidence = (
-        f"For {share:.0%} of the time the device was idle while the host launched one kernel after another, each too late: {use.kernels_per_step:.0f} kernels "
-        f"a step, half of them under {use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
+        f"For {share:.0%} of the time the device was idle while the host launched kernels one by one, each "
+        f"too late: {use.kernels_per_step:.0f} kernels per step, half of them under "
+        f"{use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
     )
-    advice = "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and take Python work out of the step."
+    advice = "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and move Python work out of the step."
     title = "The host cannot launch work fast enough"
     return [_finding("launch-bound", title, evidence, "launch-bound", advice, share, at_most=False)]
 
@@ -219,10 +220,11 @@ def _small_operators(seen: Evidence) -> list[Finding]:
     if not overhead and site < SITE_SHARE:
         return []
     evidence = (
-        f"For {between:.0%} of the time no operator ran: Python went from one to the next. Another {calling:.0%} went to {sum(row.calls for row in small)} "
-        f"calls of operators that take under {SMALL_NS / 1e3:.0f} us each, which is mostly the cost of the call."
+        f"For {between:.0%} of the time no operator ran: Python was between one and the next. Another "
+        f"{calling:.0%} went to {sum(row.calls for row in small)} "
+        f"calls of operators that take under {SMALL_NS / 1e3:.0f} us each, mostly call overhead."
     )
-    advice = "Replace loops of small operators by one operator on a larger tensor, or by torch.compile; take other Python work out of the step."
+    advice = "Replace loops of small operators with one operator on a larger tensor, or use torch.compile; move other Python work out of the step."
     if not where:
         advice += " Record with --stack to see the line."
     id_, title = (
@@ -245,7 +247,7 @@ def _small_operators(seen: Evidence) -> list[Finding]:
 
 
 def _repeated_calls(seen: Evidence) -> tuple[float, str]:
-    """(share of the time, a sentence) of the function whose lines call most operators, each many times a step; with the operators' backward."""
+    """(share of the time, a sentence) of the function whose lines call most operators, each many times per step; with the operators' backward."""
     steps, time = max(seen.steps, 1), _time(seen) or 1
     sites: dict[str, list[LineRow]] = {}
     for row in seen.lines:
@@ -262,7 +264,7 @@ def _repeated_calls(seen: Evidence) -> tuple[float, str]:
     back = sum(row.backward_ns for row in rows) / time
     return (
         share,
-        f"{lines[0]}{others} calls {calls:.0f} operators a step: {share:.0%} of the time, {back:.0%} of it in their backward.",
+        f"{lines[0]}{others} calls {calls:.0f} operators per step: {share:.0%} of the time, {back:.0%} of it in their backward.",
     )
 
 
@@ -298,7 +300,7 @@ _HOST_CAUSES = (
         "sleeping",
         "The program sleeps",
         "the host was asleep",
-        "Take the sleep out of the loop, or wait for what it waits for (a queue, an event) instead.",
+        "Remove the sleep from the loop, or wait on the real thing (a queue, an event) instead.",
     ),
     (
         "files",
@@ -312,7 +314,8 @@ _HOST_CAUSES = (
         "compilation",
         "Code is compiled while the work waits",
         "the host was compiling or loading code",
-        "Warm up before measuring. If it happens in every step, shapes or flags change: mark dimensions dynamic, pad to few shapes, keep the compiler's cache.",
+        "Warm up before measuring. If it happens in every step, shapes or flags change: mark dimensions dynamic, "
+        "pad to few shapes, keep the compiler's cache.",
     ),
     (
         "imports",
@@ -324,7 +327,7 @@ _HOST_CAUSES = (
     (
         "between_steps",
         "between-steps",
-        "The time goes between the steps",
+        "The time is lost between the steps",
         "the host was between two marked steps and launched nothing",
         "Mark what happens there (loading, logging, validation) with record_function, or record with --stack, to see what it is.",
     ),
@@ -336,7 +339,7 @@ def _sync(seen: Evidence) -> list[Finding]:
     if share < IDLE_SHARE:
         return []
     worst = seen.syncs[0] if seen.syncs else None
-    where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls a step" if worst else ""
+    where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls per step" if worst else ""
     place = worst and (worst.line or worst.caused_by)
     what = f", from {place}" if place else ""
     return [
@@ -345,7 +348,8 @@ def _sync(seen: Evidence) -> list[Finding]:
             "The host waits for the device, then the device for the host",
             f"The device was idle for {share:.0%} of the time after the host had waited for it{where}{what}.",
             "synchronisation-bound",
-            "Keep values on the device (.item(), .cpu(), printing, `if tensor:` all wait), log every N steps, copy with non_blocking=True from pinned memory, "
+            "Keep values on the device (.item(), .cpu(), printing, `if tensor:` all wait), log every N steps, "
+            "copy with non_blocking=True from pinned memory, "
             "and avoid torch.cuda.synchronize() and empty_cache() in the loop.",
             share,
             at_most=False,
@@ -360,9 +364,12 @@ def _allocator(seen: Evidence) -> list[Finding]:
         return []
     share = _cause_share(seen, "synchronisation")
     evidence = (
-        f"{calls} calls of cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the driver in the loop."
+        f"{calls} calls to cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the driver in the loop."
     )
-    advice = "Keep shapes constant, do not call empty_cache() in the loop, warm up before measuring, and see PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    advice = (
+        "Keep shapes constant, do not call empty_cache() in the loop, warm up before measuring, and see "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    )
     return [
         _finding(
             "allocator-churn",
@@ -385,10 +392,7 @@ def _copies(seen: Evidence) -> list[Finding]:
         moved = sum(row.bytes for row in seen.copies)
         count = sum(row.calls for row in seen.copies)
         evidence = f"For {share:.0%} of the time the device only copied, or waited for a copy: {moved / (1 << 20):.1f} MiB in {count} copies."
-        advice = (
-            "Copy from pinned memory with non_blocking=True on a stream of its own, send smaller types (uint8 images), "
-            "and keep on the device what is used again."
-        )
+        advice = "Copy from pinned memory with non_blocking=True on a separate stream, send smaller types (uint8 images), and keep reused data on the device."
         found.append(
             _finding("copy-exposed", "Copies are not hidden behind computation", evidence, "copy-bound", advice, share)
         )
@@ -419,7 +423,8 @@ def _communication(seen: Evidence) -> list[Finding]:
             "Communication is not hidden behind computation",
             f"For {share:.0%} of the time a device only communicated or waited for other ranks; {hidden:.0%} of the communication overlaps computation.",
             "communication-bound",
-            "Let gradients leave in buckets while backward still runs (bucket_cap_mb, no find_unused_parameters unless needed, static_graph), synchronise less "
+            "Send gradients in buckets while backward is still running (bucket_cap_mb, no find_unused_parameters "
+            "unless needed, static_graph), synchronise less "
             "(no_sync with gradient accumulation), send bf16, and look for a slow rank.",
             share,
         )
@@ -431,7 +436,7 @@ def _straggler(seen: Evidence) -> list[Finding]:
     if not slow:
         return []
     worst = max(slow, key=lambda s: s.share_of_step)
-    evidence = f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms a step longer than the median rank; the others wait for it in their collectives."
+    evidence = f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms per step longer than the median rank; the others wait for it in their collectives."
     advice = "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled or shared device, a slow disk."
     return [
         _finding(
@@ -523,7 +528,10 @@ def _uneven_steps(seen: Evidence) -> list[Finding]:
     share = excess / max(sum(steps), 1)
     if share < IDLE_SHARE:
         return []
-    evidence = f"The slowest step takes {steps[-1] / 1e6:.2f} ms where half of them take under {median / 1e6:.2f} ms; the excess is {share:.0%} of the time."
+    evidence = (
+        f"The slowest step takes {steps[-1] / 1e6:.2f} ms, while half of all steps take under "
+        f"{median / 1e6:.2f} ms; the excess is {share:.0%} of the time."
+    )
     advice = "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or a loader that runs dry in the slow steps."
     return [
         _finding(

@@ -1,4 +1,4 @@
-"""Why a device stood idle: every nanosecond of idle time gets exactly one cause.
+"""Why a device was idle: every nanosecond of idle time gets exactly one cause.
 
 A gap ends when the next activity starts. What the launching threads did in it is laid over the gap in a fixed order, and each stretch goes to the
 first cause that covers it; but where the next activity was launched before the gap began, the host is not to blame. Of what is left, only stretches in
@@ -56,7 +56,7 @@ CAUSES: tuple[Cause, ...] = (
     "unknown",
 )
 OUTSIDE: tuple[Cause, ...] = ("startup", "ending")
-"""Idle time that is no part of the work: before its beginning and after its end."""
+"""Idle time that is not a part of the work: before its beginning and after its end."""
 
 Sureness = Literal["certain", "likely", "unsure"]
 """Certain: the host's own rows say so. Likely: it follows from what was recorded around it. Unsure: nothing was recorded of what the host did."""
@@ -70,8 +70,8 @@ TOGETHER_NS = 20_000
 
 SAID: dict[str, str] = {
     "input": "the launching thread was waiting for, or making, the next batch",
-    "launch": "the host was launching one thing after another, but more slowly than the device worked them off",
-    "synchronisation": "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty when it went on",
+    "launch": "the host was launching work, but more slowly than the device finished it",
+    "synchronisation": "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty when it continued",
     "copy": "the host was inside a copy call, staging data",
     "communication": "the host was waiting for other ranks",
     "compilation": "the host was compiling or loading code",
@@ -81,10 +81,10 @@ SAID: dict[str, str] = {
     "between_steps": "the host was between two marked steps and launched nothing",
     "host": "the host launched nothing: it ran operators on the CPU",
     "python": "the host launched nothing and ran no operator: Python, or a wait that was not recorded",
-    "queued": "the next work was queued already: the device's own pause between two kernels, or one stream waiting for another",
+    "queued": "the next work was already queued: the device's own pause between two kernels, or one stream waiting for another",
     "startup": "the device had not been given any work yet",
     "ending": "the device was given no more work",
-    "unknown": "nothing was recorded of the host at that time, or the device had work waiting and yet seems to have done nothing",
+    "unknown": "no host activity was recorded at that time, or the device had work waiting but seems to have done nothing",
 }
 
 
@@ -111,7 +111,7 @@ class GapCause(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """One stretch without device work and its main cause, None where that is not told. `before` and `after` name the activities around it."""
+    """One stretch without device work and its main cause, None if that is not told. `before` and `after` name the activities around it."""
 
     start_ns: int
     end_ns: int
@@ -152,7 +152,7 @@ def explain_gaps(
     longest = np.argsort(idle.start - idle.end, kind="stable")[:LARGEST]
 
     def named(index: int) -> str:
-        """The device's row of this number; "" beyond its ends."""
+        """The device's row with this number; "" beyond its ends."""
         return timeline.strings[int(name[index])] if name is not None and 0 <= index < len(name) else ""
 
     found = [

@@ -1,4 +1,4 @@
-"""Did a change make it slower? Two versions measured in turns, pair by pair, with an interval, and with controls that say when not to ask.
+"""Did a change make it slower? Two versions measured alternately, pair by pair, with an interval, and with controls that say when not to ask.
 
 The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one goes first is a fair coin's choice. Without a change,
 each log ratio is then as likely to be +x as -x, whatever the noise and however it drifts, and the signed-rank test is exact
@@ -22,7 +22,7 @@ Pairs = tuple[Sequence[float], Sequence[float]]
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What counts as a change, and how sure an answer has to be.
+    """What counts as a change, and how sure an answer must be.
 
     `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size is excluded. `tolerated`: changes up to this
     share are nobody's concern. `false_alarms`: how often, at most, "worse" may be said of a suite in which nothing changed; "better" as often.

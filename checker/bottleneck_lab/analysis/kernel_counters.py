@@ -57,7 +57,7 @@ class Rule(NamedTuple):
     derive: Callable[[Metrics], float | None] | None = None
 
     def read(self, metrics: Metrics) -> float | None:
-        """The figure, None where the report does not have it."""
+        """The figure, None if the report does not have it."""
         if self.derive is not None:
             return self.derive(metrics)
         return next((metrics[name] for name in self.names if name in metrics), None)
@@ -119,7 +119,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def stalls(metrics: Metrics) -> dict[str, float]:
-    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty where the report has no stall reasons.
+    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty if the report has no stall reasons.
 
     A warp that issues, or could and was not chosen, does not wait.
     """
@@ -220,7 +220,7 @@ RULES = (
     ),
     Rule(
         "ipc",
-        "instructions a cycle",
+        "instructions per cycle",
         "",
         1.0,
         0.5,
@@ -229,9 +229,9 @@ RULES = (
     ),
     Rule("memory-stalls", "stalls on memory", "%", 30, 50, _COURSE, derive=_stall("global memory", "shared memory")),
     Rule("barrier-stalls", "stalls on barriers", "%", 10, 20, _COURSE, derive=_stall("barriers")),
-    Rule("conflicts", "bank conflicts, of passes", "%", 10, 50, _OWN, derive=_conflict_share),
-    Rule("sectors", "sectors a request", "", 16, 24, _OWN, derive=_sectors_per_request),
-    Rule("lanes", "active lanes of a warp", "%", 90, 60, _OWN, derive=_active_lanes),
+    Rule("conflicts", "bank conflicts (of passes)", "%", 10, 50, _OWN, derive=_conflict_share),
+    Rule("sectors", "sectors per request", "", 16, 24, _OWN, derive=_sectors_per_request),
+    Rule("lanes", "active lanes per warp", "%", 90, 60, _OWN, derive=_active_lanes),
 )
 """In the order in which they are read: how much of the machine is used, then why not more."""
 
@@ -285,7 +285,7 @@ def furthest_behind(pairs: list[Pair]) -> Pair:
 
 
 def find_targets(kernel: KernelFigures) -> list[Target]:
-    """What to attack, the first first: each cause of waiting by the share of it, with the counter that proves it."""
+    """What to attack, most urgent first: each cause of waiting by the share of it, with the counter that proves it."""
     found = [make(kernel) for make in (_global_memory, _shared_memory, _barriers, _arithmetic)]
     return sorted((target for target in found if target is not None), key=lambda target: -target.share)
 
@@ -323,10 +323,10 @@ def _global_memory(kernel: KernelFigures) -> Target | None:
     evidence = f"{waited}{warps}: too little is in flight."
     return Target(
         "latency",
-        "Loads are waited for",
+        "Warps wait for loads",
         share,
         evidence,
-        "Ask for the next tile before this one is used: asynchronous copies and two buffers, or more warps.",
+        "Load the next tile before using this one: asynchronous copies and two buffers, or more warps.",
     )
 
 
@@ -342,21 +342,21 @@ def _shared_memory(kernel: KernelFigures) -> Target | None:
             "Shared memory is read and written with bank conflicts",
             share,
             evidence,
-            "Pad or swizzle the rows, so that lanes that go together meet different banks.",
+            "Pad or swizzle the rows so that the lanes of one request use different banks.",
         )
     return Target(
         "shared-traffic",
         "Shared memory is busy",
         share,
         f"{waited}, with few conflicts.",
-        "Keep more in registers: larger tiles a warp, wider instructions.",
+        "Keep more in registers: larger tiles per warp, wider instructions.",
     )
 
 
 def _barriers(kernel: KernelFigures) -> Target | None:
     share = kernel.stalls.get("barriers", 0.0)
-    evidence = f"Warps wait {share:.0%} of the time at barriers, where 10% are good."
-    advice = "Load the next tile while this one is worked on, and leave out barriers that nothing needs."
+    evidence = f"Warps wait {share:.0%} of the time at barriers; 10% is good."
+    advice = "Load the next tile while computing this one, and remove barriers that nothing needs."
     return Target("barriers", "Warps wait for each other", share, evidence, advice) if share >= WORTHWHILE else None
 
 
@@ -366,14 +366,14 @@ def _arithmetic(kernel: KernelFigures) -> Target | None:
         return None
     waited = f"Warps wait {share:.0%} of the time for arithmetic"
     if lanes and lanes.grade == "poor":
-        evidence = f"{waited}, and only {lanes.value:.0f}% of a warp's lanes do something."
+        evidence = f"{waited}, and only {lanes.value:.0f}% of a warp's lanes are active."
         return Target(
             "divergence",
-            "Threads of a warp go different ways",
+            "Threads of a warp diverge",
             share,
             evidence,
-            "Take branches out of inner loops: decide by tile, not by element.",
+            "Move branches out of inner loops: decide per tile, not per element.",
         )
-    busy = f", and the SMs are at {sm.value:.0f}% of what they can do" if sm else ""
-    advice = "Near the ceiling only less work helps; far from it, more independent instructions a warp do."
-    return Target("arithmetic", "Arithmetic is waited for", share, f"{waited}{busy}.", advice)
+    busy = f", and the SMs are at {sm.value:.0f}% of their peak" if sm else ""
+    advice = "Near the ceiling, only less work helps; far from it, more independent instructions per warp help."
+    return Target("arithmetic", "Warps wait for arithmetic", share, f"{waited}{busy}.", advice)

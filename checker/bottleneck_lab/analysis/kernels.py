@@ -29,7 +29,8 @@ class KernelRow(msgspec.Struct, frozen=True):
 
 class LaunchUse(msgspec.Struct, frozen=True):
     """How kernels reach a device. `delay` runs from the start of the launching call to the start of the kernel; `queue_depth` counts, at each launch,
-    the kernels launched and not yet started."""
+    the kernels launched and not yet started.
+    """
 
     rank: int
     device: int
@@ -90,7 +91,7 @@ def _occupancy(value: float) -> float:
 
 
 def find_launches(timeline: Timeline) -> list[LaunchUse]:
-    """One entry a device that ran kernels."""
+    """One entry per device that ran kernels."""
     found = []
     table, kernels = timeline.device, kernel_rows(timeline.device)
     for rank, device in devices_of(table, kernels):

@@ -66,7 +66,7 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
 
 def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
     """Where the program was at each moment (ns) on its thread: the user's own line where lines were recorded, else their function, else the outermost
-    operator; empty where none of these was recorded. Files are named without their folders.
+    operator; empty if none of these was recorded. Files are named without their folders.
     """
     nothing = np.zeros(len(moments), dtype=np.int32)
     points = HostTable(start=moments, end=moments, name=nothing, rank=nothing, thread=threads, correlation=moments)

@@ -15,7 +15,7 @@ from bottleneck_lab.errors import CaptureError
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """What a multiprocessor has to share among its blocks.
+    """What a multiprocessor has for its blocks to share.
 
     Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Registers come in units of 256 a warp, shared memory in
     units of 128 bytes, and from compute capability 8.0 on the system keeps 1 KiB a block for itself.
@@ -81,7 +81,7 @@ class KernelReport(msgspec.Struct, frozen=True):
         return sum(self.tensor_core.values())
 
     def occupancy(self, threads: int | None = None, dynamic_shared_bytes: int = 0) -> Occupancy:
-        """What fits with this many threads a block (default: the kernel's launch bound, else USUAL_THREADS)."""
+        """What fits with this many threads per block (default: the kernel's launch bound, else USUAL_THREADS)."""
         return occupancy(
             self.arch,
             self.registers,
@@ -98,7 +98,7 @@ def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occ
     limits = ARCHITECTURES.get(int(re.sub(r"\D", "", arch)))
     if limits is None:
         raise CaptureError(
-            f"The limits of sm_{arch} are not known here.", f"Choose among {', '.join(map(str, ARCHITECTURES))}."
+            f"The limits of sm_{arch} are not known here.", f"Choose one of {', '.join(map(str, ARCHITECTURES))}."
         )
     warps = -(-threads // 32)
     by_warps = limits.warps // warps
@@ -139,7 +139,7 @@ _BULK = ("UTMALDG", "UBLKCP")
 
 
 def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]:
-    """Joins the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row a kernel. Raises CaptureError when there is none."""
+    """Joins the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row per kernel. Raises CaptureError when there is none."""
     arch = _ARCH.search(sass) or _ARCH.search(resources)
     kernels = _RESOURCES.findall(resources)
     if arch is None or not kernels:
@@ -241,7 +241,7 @@ def judge(report: KernelReport) -> list[Expectation]:
         if widest >= WIDEST_LOAD
         else Expectation(
             False,
-            f"The widest load from global memory is {widest} bytes a thread, where {WIDEST_LOAD} are possible.",
+            f"The widest load from global memory is {widest} bytes per thread; {WIDEST_LOAD} are possible.",
         ),
         Expectation(True, "Copies to shared memory are asynchronous.")
         if report.async_copies or report.bulk_copies
@@ -252,12 +252,12 @@ def judge(report: KernelReport) -> list[Expectation]:
 def _resources(report: KernelReport, threads: int, dynamic_shared_bytes: int) -> list[str]:
     """Tensor-core instructions, registers and shared memory, and how many blocks they let on a multiprocessor."""
     fit = report.occupancy(threads, dynamic_shared_bytes)
-    shared = f"{report.shared_bytes + dynamic_shared_bytes:,} bytes of shared memory a block"
-    asked = "" if dynamic_shared_bytes else " besides what is asked for at launch"
+    shared = f"{report.shared_bytes + dynamic_shared_bytes:,} bytes of shared memory per block"
+    asked = "" if dynamic_shared_bytes else " plus what the launch asks for"
     cores = f"{report.tensor_core_instructions} tensor-core instructions ({', '.join(report.tensor_core)})."
     return [
         *([cores] if report.tensor_core else []),
-        f"{report.registers} registers a thread, {shared}{asked}.",
-        f"At {threads} threads a block {fit.blocks} {'block fits' if fit.blocks == 1 else 'blocks fit'} a multiprocessor of sm_{report.arch}: "
+        f"{report.registers} registers per thread, {shared}{asked}.",
+        f"At {threads} threads per block {fit.blocks} {'block fits' if fit.blocks == 1 else 'blocks fit'} a multiprocessor of sm_{report.arch}: "
         f"{fit.share:.0%} of its warps, limited by {fit.limit}.",
     ]

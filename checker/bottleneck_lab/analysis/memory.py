@@ -19,7 +19,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """Memory of one device (-1: the host) as the framework's allocator saw it. `growth_bytes_per_step` is the median change between the ends of steps.
 
     `holders`: the program's lines, or functions or operators where no lines were recorded, by what they allocated in the capture and hold at the end of the
-    last step; empty where the capture does not tell which block was freed.
+    last step; empty if the capture does not tell which block was freed.
     """
 
     rank: int
@@ -42,7 +42,7 @@ JUST_BEFORE_NS = 2
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
-    """One entry a device with allocation records; needs a capture made with profile_memory."""
+    """One entry per device with allocation records; needs a capture made with profile_memory."""
     memory = timeline.memory
     driver = int(named(timeline, timeline.runtime, ALLOCATION_CALL).sum())
     found = []

@@ -28,7 +28,7 @@ class Plateau(msgspec.Struct, frozen=True):
 
 
 def read_plateau(folder: Path) -> Plateau | None:
-    """What was found when the capture in a folder was made; None where no server was loaded so, or the file is not what this version writes."""
+    """What was found when the capture in a folder was made; None if no server was loaded so, or the file is not what this version writes."""
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Plateau)
     except (OSError, msgspec.DecodeError):

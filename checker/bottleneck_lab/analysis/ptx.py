@@ -38,7 +38,8 @@ class Shared(msgspec.Struct, frozen=True):
 
 class Instruction(msgspec.Struct, frozen=True):
     """`@guard name operands`. `operands` are texts: a register, a number, a name, `[address]` or `{a, b}`. `line` is the source's; `caller` the one
-    from which the function around it was inlined, 0 where none was."""
+    from which the function around it was inlined, 0 where none was.
+    """
 
     name: str
     operands: tuple[str, ...]
@@ -110,7 +111,7 @@ def _statements(body: str) -> list[str]:
 
 
 def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
-    """Line and caller in the module's own file (what was inlined from a header stands where it was called); None where no line is named."""
+    """Line and caller in the module's own file (what was inlined from a header stands where it was called); None if no line is named."""
     lines = [
         int(line) for file, line in [(match[1], match[2]), *_INLINED.findall(statement)] if file == "1" and line != "0"
     ]

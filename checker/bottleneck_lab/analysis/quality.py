@@ -18,7 +18,8 @@ Ground = Literal["idle", "host", "kernels", "steps"]
 
 class Missing(msgspec.Struct, frozen=True):
     """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it concerns, all of it where that cannot be told;
-    and the grounds that fall with it."""
+    and the grounds that fall with it.
+    """
 
     what: str
     share_of_wall: float
@@ -130,7 +131,7 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
     if not len(steps):
         return []
     if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
-        what = "only ranges were recorded, no operators, calls or device work: nothing is known of what the steps did"
+        what = "only ranges were recorded, no operators, calls or device work: what the steps did is unknown"
         return [Missing(what, 1.0, ALL)]
     starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
@@ -149,7 +150,7 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
 
 
 def _work_elsewhere(timeline: Timeline) -> list[str]:
-    """Ranks whose device work lies outside of their steps: nothing is known of what the steps cost on the device."""
+    """Ranks whose device work lies outside their steps: nothing is known of what the steps cost on the device."""
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []
@@ -188,4 +189,4 @@ def _overlapping_kernels(timeline: Timeline) -> list[str]:
 
 def _few_steps(timeline: Timeline) -> list[str]:
     steps = len(step_rows(timeline))
-    return ["only one step was recorded: nothing can be said about variation"] if steps == 1 else []
+    return ["only one step was recorded: variation is unknown"] if steps == 1 else []

@@ -21,7 +21,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
 
 def find_stragglers(timeline: Timeline) -> list[Straggler]:
-    """One entry a rank when there are several. In a collective the slow rank waits least, so the time in collectives tells the opposite of who is slow."""
+    """One entry per rank when there are several. In a collective the slow rank waits least, so the time in collectives tells the opposite of who is slow."""
     ranks = timeline.ranks
     if len(ranks) < 2:
         return []

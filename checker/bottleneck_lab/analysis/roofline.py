@@ -35,7 +35,7 @@ class Machine(msgspec.Struct, frozen=True):
     measured: str = ""
 
     def balance(self, precision: str) -> float:
-        """FLOP a byte at which both ceilings meet."""
+        """FLOP per byte at which both ceilings meet."""
         return self.flops[precision] / self.bytes_per_s
 
 
@@ -49,7 +49,7 @@ MACHINES: tuple[Machine, ...] = (
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """A kernel under its roofline. `intensity` is FLOP a byte of device memory; `ceiling_share` (0–1) is how near it comes to the ceiling above it."""
+    """A kernel under its roofline. `intensity` is FLOP per byte of device memory; `ceiling_share` (0–1) is how near it comes to the ceiling above it."""
 
     name: str
     intensity: float
@@ -119,8 +119,8 @@ SHORT_CALL_NS = 10_000
 class RooflineRow(msgspec.Struct, frozen=True):
     """Calls of one operator at one precision against the device's ceilings. Time is the device's, or the operator's own where the CPU is the device.
 
-    `moved_bytes` is the least that any kernel has to move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the attainable
-    rate that was reached, the achieved FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
+    `moved_bytes` is the least that any kernel must move, from the shapes: `intensity` is an upper bound. `ceiling_share` (0–1) is the part of the
+    attainable rate that was reached, the achieved FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
 
     `cache-bound`: faster than memory allows, so the data came from a cache, and the share is above 1. `overhead-bound`: calls so short, and so far below
     every ceiling, that what is around the work takes the time.
@@ -147,7 +147,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
-    """Places operators by the FLOP and bytes that their shapes imply. Empty where no shapes were recorded.
+    """Places operators by the FLOP and bytes that their shapes imply. Empty if no shapes were recorded.
 
     `measured`: ceilings measured on the device that the capture is of. They go before a data sheet's.
     """
@@ -206,7 +206,10 @@ def _times_of_calls(timeline: Timeline) -> Ints:
 
 def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | None, str]:
     if timeline.emulated:
-        return None, "No ceilings are drawn: the device is emulated, and its times say nothing of arithmetic or memory."
+        return (
+            None,
+            "No ceilings are drawn: the device is emulated, and its times say nothing about arithmetic or memory.",
+        )
     if measured is not None:
         threads = f" with {measured.threads} threads: fewer reach less" if measured.threads > 1 else ""
         return measured, f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}."
@@ -221,5 +224,5 @@ def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | N
     if machine is None:
         return None, f"No ceilings are drawn: none are listed for {name or 'a device that the capture does not name'}."
     return machine, (
-        f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32 without tensor cores: with TF32 allowed more can be reached."
+        f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32 without tensor cores: with TF32 allowed, rates can be higher."
     )

@@ -43,7 +43,7 @@ class Point(msgspec.Struct, frozen=True):
         if self.broadcast_ms < _TOLD_FROM * self.step_ms:
             return ""
         return (
-            f"On {self.ranks} ranks {self.broadcast_ms:.1f} of {self.step_ms:.1f} ms a step are broadcasts. DistributedDataParallel's "
+            f"On {self.ranks} ranks, {self.broadcast_ms:.1f} of {self.step_ms:.1f} ms per step are broadcasts. DistributedDataParallel's "
             f"`broadcast_buffers`, on by default, sends rank 0's buffers (BatchNorm's statistics) before forward passes. "
             f"Without them: {self.alone_ms / (self.step_ms - self.broadcast_ms):.1%} of the ideal, not {self.efficiency:.1%}."
         )

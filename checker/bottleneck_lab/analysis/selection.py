@@ -22,7 +22,7 @@ _STRETCH = re.compile(rf"^\s*{_NUMBER}\s*(?:-|–|to)\s*{_NUMBER}\s*$")
 
 
 def parse_stretch(text: str) -> Window | None:
-    """`12.5-14 ms` as ns from the capture's begin; a unit holds for both ends, and is ms where none is given. None for anything else."""
+    """`12.5-14 ms` as ns from the capture's start; a unit holds for both ends, and is ms where none is given. None for anything else."""
     found = _STRETCH.match(text)
     if not found or len(text) > 80:
         return None
@@ -63,7 +63,7 @@ class DeviceStretch(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A stretch of a capture, in ns from the capture's begin."""
+    """A stretch of a capture, in ns from the capture's start."""
 
     start_ns: int
     end_ns: int
@@ -72,7 +72,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> Selection:
-    """The sums of everything inside `stretch` (ns from the capture's begin), clipped at its ends. `times`: the capture's, one entry a device."""
+    """The sums of everything inside `stretch` (ns from the capture's start), clipped at its ends. `times`: the capture's, one entry per device."""
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
     devices = [_device(time, inside) for time in times]

@@ -44,7 +44,7 @@ class ServingUse(msgspec.Struct, frozen=True):
 
 
 def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
-    """What the rows named `… (batch N)` show, where the host has marked what it did for them; None where no batches were served."""
+    """What the rows named `… (batch N)` show, where the host has marked what it did for them; None if no batches were served."""
     size_of = {index: int(found[1]) for index, text in enumerate(timeline.strings) if (found := _BATCH.search(text))}
     device = timeline.device
     rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))

@@ -34,7 +34,7 @@ class StepFigures:
 
 
 def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
-    """A pure function of the capture, like `summarise`, but for every step by itself. `times`: the capture's, one entry a device."""
+    """A pure function of the capture, like `summarise`, but for every step by itself. `times`: the capture's, one entry per device."""
     steps = find_steps(timeline)
     edges = _host_edges(timeline)
     count = min((len(each) for each in edges.values()), default=1)

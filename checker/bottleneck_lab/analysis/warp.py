@@ -1,10 +1,10 @@
-"""What one warp's addresses do to memory, by following its integer arithmetic through a kernel's PTX: sectors a request, passes a bank.
+"""What one warp's addresses do to memory, by following its integer arithmetic through a kernel's PTX: sectors per request, passes a bank.
 
 Nothing is measured and no data are read: what depends on them is unknown, and so is every floating-point number. A branch that hangs on such a value is
 not taken, and an access to such an address is not counted.
 
 Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (sectors of 32 bytes) and "Shared Memory and Memory Banks" (32 banks of 4 bytes);
-accesses of 8 and 16 bytes a thread are served for half and quarter warps at a time, `ldmatrix` for 8 rows of 16 bytes.
+accesses of 8 and 16 bytes per thread are served for half and quarter warps at a time, `ldmatrix` for 8 rows of 16 bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Key = tuple[int, int, Space, What, int]
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a kernel is launched: threads a block and blocks in x, y, z, dynamic shared memory, and each parameter's bytes, little-endian."""
+    """How a kernel is launched: threads per block and blocks in x, y, z, dynamic shared memory, and each parameter's bytes, little-endian."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -50,8 +50,9 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over `requests`;
-    `least` is what the same bytes need at least."""
+    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in sectors (global) or passes (shared), summed over
+    `requests`; `least` is what the same bytes need at least.
+    """
 
     line: int
     caller: int
@@ -213,7 +214,7 @@ class _Warp:
     # ---- Registers ----
 
     def value(self, text: str, bits: int, *, signed: bool = False) -> Lanes | None:
-        """An operand's 32 values, read as a number of so many bits; None where they are not known."""
+        """An operand's 32 values, read as a number of so many bits; None if they are not known."""
         if text.startswith("%"):
             found = self.registers.get(text)
         elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?", text):

@@ -1,6 +1,5 @@
-"""What this machine has, what each thing unlocks, and how to get what is missing.
-
-Nothing here imports torch: the answer must come quickly, and must come when torch is the thing that is broken.
+"""What this machine has, what each thing unlocks, and how to get what is missing. Nothing here imports torch: the answer must come quickly, even when torch
+is what is broken.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ _GIB = 2**30
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One thing that doctor checks.
-
-    `remedy` is empty when it is there; `found` is a version, a size, or why it does not count.
-    """
+    """One requirement that doctor checks. `remedy` is empty if it is met; `found` is a version, a size, or why it is not met."""
 
     name: str
     present: bool
@@ -57,9 +53,8 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Requirement]:
-    """Everything that a lab may want of this machine, in the order in which it matters; elsewhere than on Linux, only what runs there.
-
-    Never raises for what is missing.
+    """Everything that a lab may need from this machine, most important first; on other systems than Linux, only what runs there. Never raises if something
+    is missing.
     """
     anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
     probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
@@ -91,7 +86,7 @@ def choose_device(lab: Lab, asked: str | None) -> Device:
 
 
 def gpus_missing(lab: Lab) -> str:
-    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty where nothing is missing."""
+    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty if nothing is missing."""
     there, least = len(gpus()), lab.spec.devices["cuda"].gpus
     if not there:
         return "This process cannot use any CUDA device."
@@ -101,7 +96,7 @@ def gpus_missing(lab: Lab) -> str:
 
 
 def require_torch(command: str) -> None:
-    """Raises MachineError where `command`, which runs a lab, lacks Linux or PyTorch."""
+    """Raises MachineError if `command`, which runs a lab, lacks Linux or PyTorch."""
     require_linux(command)
     require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
 
@@ -116,7 +111,7 @@ def _require_gpu(lab: Lab) -> None:
 
 
 def _output(*command: str) -> str | None:
-    """The first line that a tool prints, or None when it cannot be run in time."""
+    """The first line that a tool prints, or None if it cannot be run in time."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
@@ -182,7 +177,7 @@ def _gpu() -> list[Requirement]:
 
 
 def _obstacles(gpu: GpuState) -> list[Requirement]:
-    """What of a GPU's state stands in the way of a measurement; as a rule nothing."""
+    """What in a GPU's state would disturb a measurement; usually nothing."""
     rows = []
     if refusal := gpu.refusal():
         rows.append(Requirement("GPU mode", False, refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE))
@@ -214,7 +209,7 @@ def _counters() -> Requirement:
 
 
 def _is_administrator() -> bool:
-    """Whether this process has CAP_SYS_ADMIN, which root in a container has not."""
+    """Whether this process has CAP_SYS_ADMIN, which root in a container lacks."""
     effective = next(line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff"))
     return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
@@ -252,7 +247,7 @@ def _programs() -> list[Requirement]:
 
 
 def _isolation() -> list[Requirement]:
-    unlocks = "running your code with no network and no view of your files during a check"
+    unlocks = "running your code during a check without access to the network or your files"
     if problem := bubblewrap_problem():
         return [Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
     version = _output(str(bubblewrap()), "--version") or "works"
@@ -260,7 +255,7 @@ def _isolation() -> list[Requirement]:
 
 
 def _cgroup() -> Requirement:
-    unlocks = "exact limits and a certain end for every process of a check"
+    unlocks = "exact limits and reliable clean-up for every process of a check"
     own = own_group()
     if own is None:
         return Requirement(
@@ -305,10 +300,10 @@ def _data() -> list[Requirement]:
 
 
 def _perf_analyzer() -> Requirement:
-    """Triton's own load generator, which lies beside it."""
+    """Triton's own load generator, installed next to it."""
     from bottleneck_lab.measure.kinds.server.perf_analyzer import PerfAnalyzer  # half a second, of every command
 
-    unlocks = "the same load made by Triton's own tool, beside `lab run`'s"
+    unlocks = "the same load from Triton's own tool, next to `lab run`'s"
     try:
         found = PerfAnalyzer(dataset_root("tritonserver")).version()
     except MachineError as missing:
@@ -318,5 +313,5 @@ def _perf_analyzer() -> Requirement:
 
 def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     made = is_made(name)
-    found = str(dataset_root(name)) if made else "not created yet, or not complete"
+    found = str(dataset_root(name)) if made else "not created yet, or incomplete"
     return Requirement(name, made, found, unlocks, need, "" if made else remedy)

@@ -1,4 +1,4 @@
-"""Programs that start one process a rank: where the launcher's own arguments end and the program's begin."""
+"""Programs that start one process per rank: where the launcher's own arguments end and the program's start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLAGS_WITH_VALUE = {"-X", "-W"}
 
 @dataclass(frozen=True)
 class Launch:
-    """`launcher` is empty where the program is started directly; `rank` is the variable that numbers the processes."""
+    """`launcher` is empty if the program is started directly; `rank` is the variable that numbers the processes."""
 
     launcher: tuple[str, ...]
     program: tuple[str, ...]
@@ -23,7 +23,7 @@ class Launch:
     mpi: bool = False
 
     def around(self, *tool: str) -> list[str]:
-        """The command line with the tool's put before the program, inside the launcher: one report a rank."""
+        """The command line with the tool's put before the program, inside the launcher: one report per rank."""
         return [*self.launcher, *tool, *self.program]
 
 

@@ -165,7 +165,7 @@ class Sampler:
             ) from error
 
     def _progress(self, at: float) -> tuple[float | None, float | None]:
-        """Steps so far, and their rate. A count that falls is a workload started anew: no rate for that one sample."""
+        """Steps so far, and their rate. A count that falls is a workload started again: no rate for that one sample."""
         steps = read_steps(self._steps) if self._steps else None
         before, rate = self._before, None
         if steps is None:

@@ -104,7 +104,7 @@ def _notes(request: Request, outcomes: list[dict[str, Any]]) -> list[str]:
     if request.options.memory and not any(request.out.glob("*.pickle")):
         notes.append("No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's allocator.")
     elif request.options.memory:
-        notes.append(f"Who holds the GPU's memory says `lab report` of this capture's {SNAPSHOT}.")
+        notes.append(f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory.")
     return notes
 
 

@@ -24,7 +24,7 @@ MARK = "BOTTLENECK_LAB_CAPTURE"
 """Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""
 
 WRITE_S = 60
-"""Seconds that a tool has to write its report once it was asked to stop."""
+"""Seconds that a tool has to write its report once asked to stop."""
 
 _TAIL_BYTES = 32 << 10
 
@@ -81,8 +81,8 @@ class CommandEnd:
         if self.timed_out:
             return f"was stopped after {self.seconds:.0f} s, its time limit"
         if self.status < 0:
-            return f"was ended by signal {-self.status} ({signal.Signals(-self.status).name})"
-        return f"ended with status {self.status}"
+            return f"was killed by signal {-self.status} ({signal.Signals(-self.status).name})"
+        return f"exited with status {self.status}"
 
     def last_lines(self, count: int = 12) -> str:
         """The last lines that it printed."""

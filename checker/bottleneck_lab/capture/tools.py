@@ -42,7 +42,7 @@ def locate(executable: str) -> str:
     found = stand_in(executable) if rehearsing() else find_program(executable)
     if found is None:
         raise MachineError(
-            f"{executable} is not installed here, neither on PATH nor where CUDA puts it.",
+            f"{executable} is not installed: it is neither on PATH nor where CUDA puts it.",
             f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory` work.",
         )
     return str(found)
@@ -67,7 +67,7 @@ def record(tool: str, request: Request) -> Captured:
 def locate_tool(tool: str) -> str | None:
     """The path of the program behind `tool`; None for those that are part of torch. Raises UsageError for an unknown tool."""
     if tool not in TOOLS:
-        raise UsageError(f"There is no tool called '{tool}'.", f"There are: {', '.join(TOOLS)}.")
+        raise UsageError(f"There is no tool called '{tool}'.", f"Choose one of {', '.join(TOOLS)}.")
     return locate(_EXECUTABLES[tool][0]) if tool in _EXECUTABLES else None
 
 
@@ -116,7 +116,7 @@ def profile_with(
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:
-    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty where it has none."""
+    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty if it has none."""
     names: set[str] = set()
     for name in lab.spec.editable:
         text = (workspace / name).read_text(encoding="utf-8", errors="replace") if (workspace / name).is_file() else ""

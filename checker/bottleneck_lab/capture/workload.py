@@ -72,7 +72,7 @@ def profile(
     if status or not (out / TRACE).is_file():
         last = "\n".join(line.rstrip() for line in lines[-12:])
         raise CaptureError(
-            f"The workload ended with status {status} before its trace was written:\n{last}",
+            f"The workload exited with status {status} before its trace was written:\n{last}",
             "Fix the error above; `lab run` runs the workload without a profiler.",
         )
     (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")

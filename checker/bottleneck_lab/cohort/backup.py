@@ -1,4 +1,4 @@
-"""A backup while the cohort runs: one archive with everything, restored into another folder, on either database."""
+"""Backing up a running cohort: one archive with everything, restored into another folder, on either database."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def back_up(cohort: Cohort, file: Path) -> int:
     """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it; how many submissions.
 
     The database is read in one transaction, and blobs are never changed: what comes in meanwhile is not in it, everything before is.
-    Raises UsageError where `file` exists.
+    Raises UsageError if `file` exists.
     """
     if file.exists():
-        raise UsageError(f"{file} exists already.", "Choose another name: a backup is never overwritten.")
+        raise UsageError(f"{file} already exists.", "Choose another name: a backup is never overwritten.")
     partial = file.with_name(f".{file.name}.partial")
     with explained(file):
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -61,18 +61,18 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def restore(file: Path, folder: Path, database: str = "") -> str:
-    """Make the cohort of a backup anew in `folder`, and in `database` where that is named; its name.
+    """Make the cohort of a backup again in `folder`, and in `database` where that is named; its name.
 
     Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
     """
     if (folder / CONFIG).exists():
-        raise UsageError(f"{folder} holds a cohort already.", "Restore into a new folder.")
+        raise UsageError(f"{folder} already holds a cohort.", "Restore into a new folder.")
     try:
         parts = dict(_read(file))
         name = str(msgspec.json.decode(parts[_MARK])["name"])
     except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
         raise UsageError(
-            f"{file} is no whole backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
+            f"{file} is not a complete backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
         ) from error
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
@@ -99,7 +99,7 @@ def _read(file: Path) -> Iterator[tuple[str, bytes]]:
 
 def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
     if connection.execute(select(tables.cohort.c.id)).first():
-        raise UsageError("That database holds a cohort already.", "Name an empty database.")
+        raise UsageError("That database already holds a cohort.", "Name an empty database.")
     for table in tables.metadata.sorted_tables:
         rows = msgspec.json.decode(parts[f"tables/{table.name}.json"])
         names = [column.name for column in table.columns]

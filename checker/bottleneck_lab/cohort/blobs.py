@@ -29,7 +29,7 @@ class Blobs:
                 (folder / f"{number:02x}").mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """Where the blob of that name is, or would be."""
+        """Where the blob with that name is, or would be."""
         return self._folder / name[:2] / name
 
     def put(self, contents: list[bytes]) -> list[str]:
@@ -57,14 +57,14 @@ class Blobs:
         return name
 
     def holds(self, name: str) -> bool:
-        """Whether there is a blob of that name; one that there is will not be collected within the hour."""
+        """Whether there is a blob with that name; one that there is will not be collected within the hour."""
         if not re.fullmatch(r"[0-9a-f]{64}", name) or not self.path(name).is_file():
             return False
         os.utime(self.path(name))
         return True
 
     def get(self, name: str) -> bytes:
-        """What was stored. Raises MachineError where it is gone or is no longer what it was."""
+        """What was stored. Raises MachineError if it is gone or is no longer what it was."""
         try:
             content = self.path(name).read_bytes()
         except OSError as error:
@@ -74,8 +74,8 @@ class Blobs:
             ) from error
         if hashlib.sha256(content).hexdigest() != name:
             raise MachineError(
-                f"The stored submission {name[:12]} was altered on the disk.",
-                "Restore the cohort's folder from a backup; nothing is measured from an altered file.",
+                f"The stored submission {name[:12]} was altered on disk.",
+                "Restore the cohort's folder from a backup; altered files are never measured.",
             )
         return content
 

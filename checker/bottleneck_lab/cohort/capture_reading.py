@@ -1,4 +1,4 @@
-"""Reading a learner's capture: in a process of its own, in the sandbox where there is one, since the file comes from elsewhere.
+"""Reading a learner's capture: in its own process, in the sandbox where there is one, since the file comes from elsewhere.
 
 `python -m bottleneck_lab.cohort.capture_reading FOLDER` reads what `request.json` there asks, and leaves `reading.json` or `report.html`.
 """
@@ -32,7 +32,7 @@ LIMITS = Limits(total_s=90.0, cpu_s=90, memory_bytes=3 << 30, processes=16, file
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """`title`: a report of that title is wanted, instead of figures; of the whole capture, and of these stretches (ns from its begin)."""
+    """`title`: a report with that title is wanted, instead of figures; of the whole capture, and of these stretches (ns from its begin)."""
 
     title: str | None = None
     stretches: list[Window] = []
@@ -46,7 +46,7 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> CaptureFigures:
-    """What a capture shows as a whole and in these stretches, ns from its begin. Raises CaptureError where it cannot be read."""
+    """What a capture shows as a whole and in these stretches, ns from its begin. Raises CaptureError if it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
         _run(folder, files, _Request(stretches=list(stretches)))
@@ -58,7 +58,7 @@ def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Captur
 
 
 def render_report(files: dict[str, bytes], title: str) -> bytes:
-    """The whole report of a capture as one page, with causes and findings. Raises CaptureError where it cannot be read."""
+    """The whole report of a capture as one page, with causes and findings. Raises CaptureError if it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
         _run(folder, files, _Request(title))

@@ -1,4 +1,4 @@
-"""The learner's client: plain HTTP of the standard library, patient with a server that is gone for a while."""
+"""The learner's client: plain HTTP from the standard library, patient with a server that is down for a while."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Between tries; the last is repeated."""
 PATIENCE_S = 120.0
 
-Told = Callable[[str], None]
+OnRetry = Callable[[str], None]
 """Called with a sentence while the server does not answer."""
 
 
@@ -61,7 +61,7 @@ class Client:
         self,
         url: str,
         token: str | None = None,
-        told: Told = lambda _why: None,
+        told: OnRetry = lambda _why: None,
         *,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -100,7 +100,7 @@ class Client:
         return self._patiently("POST", "/api/captures", Stored, content).sha256
 
     def me(self) -> Me:
-        """Where one stands."""
+        """The learner's standing."""
         return self._patiently("GET", "/api/me", Me)
 
     def open_hints(self, lab: str) -> OpenHints:
@@ -108,7 +108,7 @@ class Client:
         return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
-        """One submission; with `after`, not before its version is later, or `wait_s` seconds have gone by."""
+        """One submission; with `after`, not before its version is later, or `wait_s` seconds have passed."""
         return self._patiently("GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing)
 
     def login_path(self) -> str:
@@ -139,7 +139,7 @@ class Client:
             return msgspec.json.decode(data, type=type_)
         except msgspec.DecodeError as error:
             raise MachineError(
-                f"{self.url} does not answer as a cohort's server of this version: {error}.",
+                f"{self.url} does not answer like a cohort server of this version: {error}.",
                 "Check the address, and install the version that the instructor named.",
             ) from error
 
@@ -157,7 +157,7 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise MachineError(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",
-                "Ask your instructor how it is meant.",
+                "Ask your instructor what to expect.",
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise _Unanswered(f"{self.url} does not answer ({str(error) or type(error).__name__})") from error
@@ -192,7 +192,7 @@ def _refusal(status: int, data: bytes) -> Exception:
 
 def _strange(status: int) -> LabError:
     return MachineError(
-        f"That server is none of a cohort: it answers with status {status}.", "Check the address: `lab join URL CODE`."
+        f"That is not a cohort's server: it answers with status {status}.", "Check the address: `lab join URL CODE`."
     )
 
 

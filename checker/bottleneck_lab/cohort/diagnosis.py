@@ -1,7 +1,4 @@
-"""What a learner told about the work: the diagnosis, the record of it, and the capture that it was read off.
-
-A runner grades it, and says what it took on trust.
-"""
+"""What a learner submits about the work: the diagnosis, its record, and the capture it is based on. A runner grades it, and notes what it took on trust."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.standing import is_copied, questions_of, standing_of
 
-FROM_CAPTURE = "The diagnosis was compared with the learner's own capture. It was made on the learner's machine, and no runner can vouch for it."
-NO_CAPTURE = "What the diagnosis says of the learner's own capture was not compared: {why}"
-AS_TOLD = "When the diagnosis was committed, and what helped with it, is as the learner's machine told it."
+FROM_CAPTURE = "The diagnosis was compared with the learner's own capture, which was made on the learner's machine; no runner can vouch for it."
+NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
+AS_TOLD = "When the diagnosis was committed, and with what help, is as reported by the learner's machine."
 NOTHING = Record([], Help(), 0)
 """The record of a learner who told nothing."""
 
@@ -29,7 +26,7 @@ NOTHING = Record([], Help(), 0)
 class Diagnosis:
     """The diagnosis of one submission. `capture` is the folder of the capture that came with it, which may be missing.
 
-    `questions` are those that are graded, `notes` what the verdict has to say of them.
+    `questions` are those that are graded, `notes` what the verdict must say of them.
     """
 
     def __init__(self, lab: Lab, files: Path, capture: Path, record: Record | None) -> None:
@@ -42,7 +39,7 @@ class Diagnosis:
             self.questions = [question for question in self.questions if not needs_capture([question])]
 
     def _read(self, capture: Path) -> CaptureFigures | None:
-        """The learner's capture as answers are held against it; None, and a note why, where there is none to be read."""
+        """The learner's capture as answers are compared with it; None, and a note why, where there is none to be read."""
         if not capture.is_dir():
             self.notes.append(NO_CAPTURE.format(why="none came with the submission."))
             return None
@@ -55,7 +52,7 @@ class Diagnosis:
         return seen
 
     def _stretches(self) -> list[Window]:
-        """Every stretch that an answer names, in what was handed in and in what was committed first."""
+        """Every stretch that an answer names, in what was submitted and in what was committed first."""
         told = [self._answers, *(commitment.answers for commitment in self._record.commitments[:1])]
         named = (
             parse_stretch(str(answers.get(question.id)))
@@ -70,7 +67,7 @@ class Diagnosis:
         return grade_diagnosis(self.questions, self._answers, load_answers(self._lab.solution), self._seen)
 
     def standing(self, verdict: Verdict) -> Standing | None:
-        """What the diagnosis that was committed first is worth; None where none was, and nothing was copied."""
+        """What the diagnosis that was committed first is worth; None if none was, and nothing was copied."""
         record = self._record
         if record.commitments and self._lab.spec.questions:
             return standing_of(self._lab, record, verdict, self._files, self._captured)

@@ -56,7 +56,7 @@ def _moment(at: float | None) -> str:
 
 
 def plain_csv(grades: list[Grade]) -> bytes:
-    """Everything, one line a learner and lab."""
+    """Everything, one line per learner and lab."""
     header = [
         "student_id",
         "name",

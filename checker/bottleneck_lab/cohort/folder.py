@@ -32,7 +32,7 @@ CONFIG = "cohort.toml"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`cohort.toml`: what has to be known before the database can be opened. `url` is where learners reach the server, if that is another place."""
+    """`cohort.toml`: what must be known before the database can be opened. `url` is where learners reach the server, if that is another place."""
 
     name: str
     database: str = ""
@@ -80,11 +80,13 @@ def _database_url(folder: Path, config: Config) -> str:
 def create_cohort(folder: Path, config: Config) -> str:
     """Make a cohort in `folder`, with a join code; the cohort's identifier.
 
-    Raises UsageError where the folder holds a cohort already, or the database holds one.
+    Raises UsageError if the folder holds a cohort already, or the database holds one.
     """
 
     if (folder / CONFIG).exists():
-        raise UsageError(f"{folder} holds a cohort already.", "`lab cohort serve` opens it; or choose another folder.")
+        raise UsageError(
+            f"{folder} already holds a cohort.", "Open it with `lab cohort serve`, or choose another folder."
+        )
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -95,7 +97,7 @@ def create_cohort(folder: Path, config: Config) -> str:
         migrate(cohort.database)
         with cohort.database.writing() as connection:
             if connection.execute(select(tables.cohort.c.id)).first():
-                raise UsageError("That database holds a cohort already.", "Name an empty database.")
+                raise UsageError("That database already holds a cohort.", "Name an empty database.")
             now = cohort.database.clock()
             values = {"id": identifier, "name": config.name, "created": now, "public_key": cohort.public_key}
             settings = msgspec.json.encode(Settings()).decode()
@@ -131,12 +133,12 @@ def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
 
 @contextmanager
 def open_cohort(folder: Path) -> Iterator[Cohort]:
-    """The cohort in `folder`, its schema brought up to date. Raises UsageError where there is none."""
+    """The cohort in `folder`, its schema brought up to date. Raises UsageError if there is none."""
 
     if not (folder / CONFIG).is_file():
         raise UsageError(
             f"There is no cohort in {folder}.",
-            "`lab cohort create NAME` makes one; `--folder` names the one that you mean.",
+            "Create one with `lab cohort create NAME`, or name yours with `--folder`.",
         )
     try:
         config = msgspec.convert(read_toml(folder / CONFIG), Config)

@@ -1,4 +1,4 @@
-"""Grades, computed when they are read: the best submission of each learner in each lab, less what being late costs."""
+"""Grades, computed on reading: each learner's best submission in each lab, minus the late penalty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner's workspace hands in: the editable files and the diagnosis, and what the captures showed."""
+"""What a workspace submits: the editable files, the diagnosis, and what the captures showed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _captures(workspace: Workspace) -> list[Capture]:
 
 
 def capture_files(folder: Path) -> dict[str, bytes] | None:
-    """What travels of a capture: its description, and the files that the profiler wrote; None where that is more than may travel."""
+    """What travels of a capture: its description, and the files that the profiler wrote; None if that is more than may travel."""
     paths = [folder / DESCRIPTION, *find_traces(folder)]
     if sum(path.stat().st_size for path in paths) > MAX_CAPTURE_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Taking in submissions: many at once, each durable before it is acknowledged.
+"""Accepting submissions: many at once, each durable before it is acknowledged.
 
 Requests that come together share one transaction and so one wait for the disk: that is what carries a room that submits at the same moment.
 """
@@ -159,18 +159,18 @@ class Intake:
             raise RefusedError(
                 "unknown-lab",
                 f"This cohort has no lab called '{asked.lab[:80]}'.",
-                "`lab list` shows the labs; the instructor's edition may be older.",
+                "`lab list` shows your labs; the cohort's edition may be older.",
             )
         if asked.lab_hash != self._hashes[asked.lab]:
             raise RefusedError(
                 "other-lab-version",
-                f"Your edition of '{lab.name}' is not the one of this cohort.",
+                f"Your edition of '{lab.name}' is not this cohort's.",
                 "Install the version that the instructor named, then `lab reset --update` keeps your edits.",
             )
         _check_files(asked, lab)
         if asked.capture is not None and not self._cohort.blobs.holds(asked.capture):
             raise RefusedError(
-                "wrong-files", "The capture did not arrive.", "Run `lab submit` again: it sends it first."
+                "wrong-files", "The capture did not arrive.", "Run `lab submit` again: it sends the capture first."
             )
 
 
@@ -203,11 +203,11 @@ def _check_files(asked: Submission, lab: Lab) -> None:
             f"Submit {', '.join(sorted(allowed))}.",
         )
     if missing := sorted(set(lab.spec.editable) - names):
-        raise RefusedError("wrong-files", f"{missing[0]} is missing.", "`lab reset` brings it back.")
+        raise RefusedError("wrong-files", f"{missing[0]} is missing.", "`lab reset` restores it.")
     for name, data in asked.files.items():
         if len(data) > MAX_FILE_BYTES:
             raise RefusedError(
                 "too-large",
-                f"{name} has {len(data)} bytes; {MAX_FILE_BYTES} are accepted.",
+                f"{name} has {len(data)} bytes; at most {MAX_FILE_BYTES} are accepted.",
                 "Submit source code only, no data.",
             )

@@ -34,11 +34,11 @@ from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.home import home
 
 JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
-UNSANDBOXED = "Measured without a sandbox: the instructor allowed it, and the code could have interfered."
-UNLIMITED = "Measured without a control group: the instructor allowed it. Memory and processes of the code were watched, not limited by the kernel."
+UNSANDBOXED = "Measured without a sandbox, which the instructor allowed: the code could have interfered."
+UNLIMITED = "Measured without a control group, which the instructor allowed: the code's memory and processes were monitored, not limited by the kernel."
 HOW_TO_LIMIT = (
     "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the systemd unit in deploy/; "
-    "--allow-no-cgroup goes on without, and every verdict says so."
+    "--allow-no-cgroup measures without one, and every verdict says so."
 )
 MAX_RESULT_BYTES = 8 << 20
 
@@ -47,7 +47,7 @@ Check = Callable[..., Verdict]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is to be measured."""
+    """What to measure."""
 
     nonce: str
     lab: str
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came out: a verdict that nobody has signed yet, or why there is none."""
+    """The result: a verdict, not signed yet, or why there is none."""
 
     nonce: str
     checker: str
@@ -93,7 +93,7 @@ def read_result(folder: Path) -> Result | None:
 
 
 def run_job(folder: Path, check: Check | None = None) -> None:
-    """Measure what `folder` describes, and leave `result.json` there, whole or not at all."""
+    """Measure what `folder` describes, and leave `result.json` there, completely or not at all."""
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     checker = f"bottleneck-lab {version('bottleneck-lab')}"
     try:
@@ -109,7 +109,9 @@ def run_job(folder: Path, check: Check | None = None) -> None:
 def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     lab, files = find_lab(job.lab), folder / FILES
     if lab.content_hash() != job.lab_hash:
-        raise MachineError(f"The runner has another edition of '{job.lab}'.", "Install the server's version there.")
+        raise MachineError(
+            f"The runner has another edition of '{job.lab}'.", "Install the server's version on the runner."
+        )
     notes = [*([] if _sandboxed(job) else [UNSANDBOXED]), *([] if _limited(job) else [UNLIMITED])]
     wait_until_quiet(job.quiet_s)
     told = Diagnosis(lab, files, folder / CAPTURE, job.record)
@@ -138,7 +140,7 @@ def _sandboxed(job: Job) -> bool:
         return True
     if job.sandbox_required:
         raise MachineError(
-            "There is no working bubblewrap on this runner.",
+            "bubblewrap does not work on this runner.",
             "Install it, or start the runner with --allow-unsandboxed.",
         )
     return False
@@ -148,14 +150,16 @@ def _limited(job: Job) -> bool:
     take_charge()
     problem = limits_problem()
     if problem and job.limits_required:
-        raise MachineError(f"No control group limits the code under test on this runner: {problem}.", HOW_TO_LIMIT)
+        raise MachineError(
+            f"The code under test cannot be limited by a control group on this runner: {problem}.", HOW_TO_LIMIT
+        )
     return not problem
 
 
 def wait_until_quiet(
     limit_s: float, busy: Callable[[], str | None] | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Wait until the machine is idle and its GPU cool, at most so long; whether it came to that. What is measured then says itself if it is not."""
+    """Wait until the machine is idle and its GPU cool, at most that long; whether it came to that. What is measured then says itself if it is not."""
     busy, end = busy or _busy, time.monotonic() + limit_s
     while limit_s > 0 and busy() is not None:
         if time.monotonic() >= end:
@@ -176,9 +180,9 @@ def _busy() -> str | None:
     except (OSError, IndexError, ValueError):
         pressure = 0.0
     if pressure > MOST_PRESSURE:
-        return f"programs waited for a core {pressure:.0f}% of the last ten seconds"
+        return f"programs waited for a core during {pressure:.0f}% of the last ten seconds"
     hottest = max(_gpu_temperatures(), default=0)
-    return f"a GPU has {hottest} °C" if hottest > MOST_CELSIUS else None
+    return f"a GPU is at {hottest} °C" if hottest > MOST_CELSIUS else None
 
 
 def _gpu_temperatures() -> list[int]:
@@ -200,7 +204,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises SystemExit where it has ended already."""
+    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises SystemExit if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""One lease an attempt, one verdict a submission and round. The database decides; a runner that comes late is turned away."""
+"""One lease per attempt, one verdict per submission and round. The database decides; a late runner is turned away."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def binding(self) -> Binding:
-        """What the verdict has to carry."""
+        """What the verdict must carry."""
         return Binding(self.cohort, self.learner, self.submission, self.nonce)
 
 
@@ -52,9 +52,7 @@ class StaleError(LabError):
     """The lease has expired, was given up, or has its verdict already."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "This lease is not valid any more.", "Nothing needs to be done: another attempt has taken over."
-        )
+        super().__init__("This lease is no longer valid.", "There is nothing to do: another attempt has taken over.")
 
 
 class ForgedError(LabError):
@@ -62,7 +60,8 @@ class ForgedError(LabError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"This verdict is not recorded: {why}.", "Look at the runner's log; somebody may have tampered with it."
+            f"This verdict is not recorded: {why}.",
+            "Look at the runner's log; somebody may have tampered with the verdict.",
         )
 
 
@@ -71,7 +70,7 @@ Choose = Callable[[Waiting], str | None]
 
 
 def claim(connection: Connection, runner: str, devices: Iterable[Device], choose: Choose, now: float) -> Lease | None:
-    """A lease on the submission that is next among those that this runner can measure; None where there is none, or no room for it.
+    """A lease on the submission that is next among those that this runner can measure; None if there is none, or no room for it.
 
     It waits for room rather than let others pass: what needs the whole machine would else never have it.
     """
@@ -184,7 +183,7 @@ def expire(connection: Connection, now: float) -> int:
     late = connection.execute(_held().where(table.c.state == "active", table.c.expires <= now)).all()
     settings = load_settings(connection)
     for row in late:
-        _requeue(connection, row, "The runner was not heard of any more.", settings, now)
+        _requeue(connection, row, "The runner stopped responding.", settings, now)
     return len(late)
 
 

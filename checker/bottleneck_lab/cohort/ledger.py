@@ -67,7 +67,7 @@ class Ledger:
             self._counted[person, lab] = count
 
     def receipt(self, person: Person, asked: Submission) -> Receipt | None:
-        """The receipt of the same request, where it came before. Raises RefusedError where that key was another submission's."""
+        """The receipt of the same request, where it came before. Raises RefusedError if that key was another submission's."""
         found = self._receipts.get((person.id, asked.key))
         if found is not None and found.lab != asked.lab:
             raise RefusedError(
@@ -85,7 +85,7 @@ class Ledger:
         if self._waiting[person.id] >= self._settings.max_waiting:
             raise RefusedError(
                 "too-many-waiting",
-                f"{self._waiting[person.id]} of your submissions are waiting already.",
+                f"{self._waiting[person.id]} of your submissions are already waiting.",
                 "Wait for one of them: `lab status` shows them.",
                 10.0,
             )
@@ -102,8 +102,8 @@ class Ledger:
         if left <= 0:
             raise RefusedError(
                 "budget-spent",
-                f"Your {rules.budget} submissions for '{lab_name(lab)}' are spent.",
-                "`lab check` goes on measuring on your own machine; your instructor can grant more.",
+                f"You have used all {rules.budget} submissions for '{lab_name(lab)}'.",
+                "`lab check` still measures on your own machine; your instructor can grant more submissions.",
             )
         return left - 1
 

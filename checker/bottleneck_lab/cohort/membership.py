@@ -67,7 +67,7 @@ def require_membership() -> Membership:
     """The same. Raises UsageError before that."""
     membership = load_membership()
     if membership is None:
-        raise UsageError("You have not joined a cohort.", "`lab join URL CODE`, as your instructor tells you.")
+        raise UsageError("You have not joined a cohort.", "Join with `lab join URL CODE`; your instructor has both.")
     return membership
 
 

@@ -41,10 +41,10 @@ def _lines(connection: Connection, judge: VerdictReader, now: float, pages: int)
     ).scalar()
     yield from _gauge(
         "oldest_waiting_seconds",
-        "How long the oldest waiting submission has waited.",
+        "How long the oldest queued submission has waited.",
         {"": now - waiting if waiting else 0},
     )
-    yield from _gauge("pages_open", "Pages and clients that follow what changes.", {"": pages})
+    yield from _gauge("pages_open", "Pages and clients following live changes.", {"": pages})
     yield from _latencies(connection)
     yield from _runners(load_runners(connection), now)
     lost = connection.execute(select(func.count()).where(tables.leases.c.state == "lost")).scalar_one()
@@ -70,8 +70,8 @@ def _latencies(connection: Connection) -> Iterator[str]:
     )
     rows = connection.execute(query).all()
     for name, told, at in (
-        ("wait", "From submission to the begin of its check.", 0),
-        ("check", "From begin to verdict.", 1),
+        ("wait", "From submission to the start of its check.", 0),
+        ("check", "From the start of a check to its verdict.", 1),
     ):
         took = sorted(row[at] for row in rows)
         values = {f'quantile="{q}"': took[min(len(took) - 1, int(len(took) * q))] for q in (0.5, 0.95)} if took else {}
@@ -81,13 +81,13 @@ def _latencies(connection: Connection) -> Iterator[str]:
 def _runners(runners: list[Runner], now: float) -> Iterator[str]:
     names = {runner.name: f'runner="{_label(runner.name)}"' for runner in runners}
     yield from _gauge(
-        "runner_up", "Whether a runner was heard of lately.", {names[one.name]: one.alive(now) for one in runners}
+        "runner_up", "Whether a runner was heard from recently.", {names[one.name]: one.alive(now) for one in runners}
     )
     yield from _gauge(
-        "slots", "Checks that a runner can do at once.", {names[one.name]: len(one.slots) for one in runners}
+        "slots", "Checks that a runner can run at once.", {names[one.name]: len(one.slots) for one in runners}
     )
     busy = {names[one.name]: sum(slot.busy is not None for slot in one.slots) for one in runners}
-    yield from _gauge("slots_busy", "Checks that a runner does now.", busy)
+    yield from _gauge("slots_busy", "Checks that a runner is running now.", busy)
     health: dict[str, dict[str, float]] = {}
     for runner in runners:
         for name, value in runner.health.items():

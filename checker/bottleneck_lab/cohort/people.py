@@ -83,7 +83,7 @@ def join(connection: Connection, asked: Join, at: float) -> tuple[Person, str]:
     code, name = plain_code(asked.code), clean(asked.name)
     if code not in join_codes(connection):
         raise RefusedError(
-            "wrong-code", "That join code is not valid (any more).", "Ask your instructor for the current one."
+            "wrong-code", "That join code is not valid, or no longer valid.", "Ask your instructor for the current one."
         )
     if not name:
         raise RefusedError(
@@ -150,9 +150,9 @@ def add_person(connection: Connection, role: Role, name: str, at: float, **field
 
 
 def add_staff(connection: Connection, role: Role, name: str, password: str, at: float) -> Person:
-    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError where the name is taken."""
+    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError if the name is taken."""
     if _staff_row(connection, name) is not None:
-        raise RefusedError("already-joined", f"There is somebody called '{name}' already.", "Choose another name.")
+        raise RefusedError("already-joined", f"Somebody is already called '{name}'.", "Choose another name.")
     return add_person(connection, role, clean(name), at, password_hash=hash_password(password))
 
 
@@ -165,7 +165,7 @@ def _staff_row(connection: Connection, name: str) -> Any | None:
 
 
 def check_password(connection: Connection, name: str, password: str) -> Person | None:
-    """The instructor or assistant of that name and password."""
+    """The instructor or assistant with that name and password."""
     row = _staff_row(connection, name)
     good = password_is(row.password_hash if row else None, password)
     return as_person(row) if row and good else None
@@ -191,7 +191,7 @@ def by_token(connection: Connection, token: str) -> Person:
 def unknown_token() -> RefusedError:
     """What somebody is told whose token is nobody's."""
     return RefusedError(
-        "not-joined", "This cohort does not know you (any more).", "Join again with `lab join URL CODE`."
+        "not-joined", "This cohort does not know you, or no longer does.", "Join again with `lab join URL CODE`."
     )
 
 
@@ -200,7 +200,7 @@ def by_handle(connection: Connection, handle: str) -> Person:
     people = tables.people
     row = connection.execute(select(*_PERSON).where(people.c.handle == handle, people.c.removed.is_(None))).first()
     if row is None:
-        raise RefusedError("not-found", "There is nobody of that name here.", "Go back to the list.")
+        raise RefusedError("not-found", "There is nobody with that name here.", "Go back to the list.")
     return as_person(row)
 
 

@@ -68,7 +68,7 @@ class Submission(_Message, frozen=True):
     record: Record | None = None
     """The diagnoses that were committed, and the help that was taken."""
     capture: str | None = None
-    """The SHA-256 under which the capture that the diagnosis is about was stored before; None where none came."""
+    """The SHA-256 under which the capture that the diagnosis is about was stored before; None if none came."""
 
 
 class Stored(_Message, frozen=True):

@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 
 
 def in_turn(waiting: list[Waiting], running: Counter[int], served: dict[int, float]) -> list[Waiting]:
-    """The waiting in the order in which they are measured.
+    """The waiting in the order they are measured.
 
     First those whose learner has the fewest before it (running, or waiting longer), then the learner who was served longest ago, then who came first.
     """

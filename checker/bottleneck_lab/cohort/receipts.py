@@ -36,12 +36,12 @@ def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | Non
     try:
         public_key.verify(bytes.fromhex(receipt.signature), _canonical(receipt))
     except (InvalidSignature, ValueError):
-        return f"It is not as key {fingerprint(public_key)} signed it."
+        return f"It is not what key {fingerprint(public_key)} signed."
     return None
 
 
 def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | None:
-    """Whether `path` holds a receipt signed with the private half of `public_key`; None where it holds no receipt at all. Needs no network.
+    """Whether `path` holds a receipt signed with the private half of `public_key`; None if it holds no receipt at all. Needs no network.
 
     Raises UsageError when it cannot be read.
     """

@@ -37,12 +37,12 @@ def read_roster(text: str) -> list[dict[str, str]]:
             f"Line {reader.line_num} of the roster is not CSV: {error}.", "Save it as CSV again."
         ) from error
     if not rows:
-        raise UsageError("The roster is empty.", "It needs a line of column names, and a line a learner.")
+        raise UsageError("The roster is empty.", "It needs a line of column names, then one line per learner.")
     places = _places(rows[0])
     learners = [_learner(row, places, line) for line, row in enumerate(rows[1:], 2) if not _is_points_line(row)]
     twice = {one["student_id"] for one in learners if [o["student_id"] for o in learners].count(one["student_id"]) > 1}
     if twice:
-        raise UsageError(f"The student id '{min(twice)}' appears twice.", "Leave one of the lines out.")
+        raise UsageError(f"The student id '{min(twice)}' appears twice.", "Remove one of the lines.")
     return learners
 
 
@@ -55,7 +55,7 @@ def _places(header: list[str]) -> dict[str, int]:
             places[field] = found
     if "student_id" not in places:
         raise UsageError(
-            f"The roster has no column of student ids among {', '.join(header)}.",
+            f"The roster has no student-id column; its columns are {', '.join(header)}.",
             "Call it student_id (or identifier, as GitHub Classroom does).",
         )
     return places
@@ -69,7 +69,7 @@ def _is_points_line(row: list[str]) -> bool:
 def _learner(row: list[str], places: dict[str, int], line: int) -> dict[str, str]:
     told = {field: clean(row[at], 200) for field, at in places.items() if at < len(row)}
     if not told.get("student_id"):
-        raise UsageError(f"Line {line} of the roster has no student id.", "Fill it in, or take the line out.")
+        raise UsageError(f"Line {line} of the roster has no student id.", "Fill it in, or remove the line.")
     name = told.pop("name", "")
     if name and not (told.get("first_name") or told.get("last_name")):
         last, comma, first = name.partition(", ")

@@ -81,7 +81,7 @@ class Runner:
         return True
 
     def recover(self) -> None:
-        """Take over what an earlier runner of this name left: go on with jobs that survive it, queue the others again."""
+        """Take over what an earlier runner with this name left: go on with jobs that survive it, queue the others again."""
         with self._cohort.database.writing() as connection:
             now = self._cohort.database.clock()
             for lease in leases.active_leases(connection, self._name):
@@ -241,14 +241,14 @@ def _require_verdict(result: Result | None, lease: Lease) -> Verdict:
     if result is None:
         raise MachineError("The check ended without a result.", "It is measured again.")
     if result.nonce != lease.nonce:
-        raise MachineError("The result is of another attempt.", "It is measured again.")
+        raise MachineError("The result belongs to another attempt.", "It is measured again.")
     if result.verdict is None:
         raise MachineError(result.problem or "The check ended without a verdict.", "It is measured again.")
     return result.verdict
 
 
 def keep_lock(cohort: Cohort, name: str) -> int:
-    """Be the only runner of that name on this cohort; the lock goes with the process.
+    """Be the only runner with that name on this cohort; the lock goes with the process.
 
     Returns the descriptor that holds it. Raises MachineError while another has it.
     """
@@ -260,7 +260,7 @@ def keep_lock(cohort: Cohort, name: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise MachineError(
-            f"A runner called '{name}' is at work on this cohort already.",
-            "Name another with --name, or stop that one.",
+            f"A runner called '{name}' is already working for this cohort.",
+            "Choose another name with --name, or stop that runner.",
         ) from None
     return descriptor

@@ -28,11 +28,8 @@ FIRST_UID = 61000
 """The first that is taken where none is named: no account that a distribution or systemd hands out has it (systemd.io/UIDS-GIDS)."""
 MOST_UIDS = 1000
 """Of one range: more slots than any machine has."""
-HOW_TO_OPEN = (
-    "That user must be able to read this installation and its data sets: keep both outside of /root "
-    "(BOTTLENECK_LAB_HOME says where data sets are)."
-)
-HOW_TO_SHARE = "Or let all slots share this user with `--uids ''`; every verdict then says so."
+HOW_TO_OPEN = "That user must be able to read this installation and its data sets: keep both outside /root (BOTTLENECK_LAB_HOME sets where data sets are)."
+HOW_TO_SHARE = "Or let all slots share this user with `--uids ''`; every verdict will say so."
 _PROBE_S = 60
 _AS_USER = """
 uid=$1 group=$2
@@ -53,12 +50,12 @@ def parse_uids(text: str) -> list[int]:
             raise UsageError(f"'{part}' names no unprivileged users.", "Write their uids: --uids 61000-61003.")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
-        raise UsageError(f"--uids {text} names a user twice.", "Every slot needs a user of its own.")
+        raise UsageError(f"--uids {text} names a user twice.", "Every slot needs its own user.")
     return found
 
 
 def free_uids(count: int) -> list[int]:
-    """As many uids as there are slots, of no account. Raises MachineError where one of them has an account."""
+    """As many uids as there are slots, of no account. Raises MachineError if one of them has an account."""
     uids = list(range(FIRST_UID, FIRST_UID + count))
     for uid in uids:
         try:
@@ -70,7 +67,7 @@ def free_uids(count: int) -> list[int]:
 
 
 def require_slot_users(uids: list[int], *, sandbox_required: bool = True, python: str = sys.executable) -> None:
-    """Raises MachineError where checks cannot run as these users: no right to change to them, or no way for them to what a check needs."""
+    """Raises MachineError if checks cannot run as these users: no right to change to them, or no way for them to what a check needs."""
     probe = [python, "-m", __name__, *(["sandbox"] if sandbox_required else [])]
     for uid in uids:
         done = subprocess.run(
@@ -90,7 +87,7 @@ def require_slot_users(uids: list[int], *, sandbox_required: bool = True, python
 
 
 def as_user(uid: int, command: list[str], group: Path | None = None) -> list[str]:
-    """A command line that root runs as `uid` and the gid of that number, in a control group."""
+    """A command line that root runs as `uid` and the gid with that number, in a control group."""
     return ["/bin/sh", "-c", _AS_USER, "sh", str(uid), str(group or ""), *command]
 
 

@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.diagnosis_file import Answer, is_given
 
 
 def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict[str, Answer], list[str]]:
-    """The answers given as ID=VALUE, and one sentence for each that cannot be taken."""
+    """The answers given as ID=VALUE, and one sentence for each that cannot be accepted."""
     by_id = {question.id: question for question in questions}
     given: dict[str, Answer] = {}
     wrong = []
@@ -21,7 +21,7 @@ def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict
         key, equals, value = text.partition("=")
         if not equals or key not in by_id:
             wrong.append(
-                f"'{text}' answers no question here: write ID=VALUE, with one of {', '.join(by_id) or 'none'}."
+                f"'{text}' does not answer a question of this lab. Write ID=VALUE, where ID is one of {', '.join(by_id) or 'none'}."
             )
             continue
         found = read_answer(by_id[key], value)
@@ -34,7 +34,7 @@ def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict
 
 
 def read_answer(question: QuestionSpec, text: str) -> Answer:
-    """What was typed, as the question takes it: a choice by its number or by the beginning of one, a number, or the text."""
+    """What was typed, as the question needs it: a choice (by its number or how it begins), a number, or the text."""
     text = text.strip()
     if question.type == "choice":
         return _choice(question.choices, text)

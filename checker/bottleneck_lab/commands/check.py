@@ -1,4 +1,4 @@
-"""`lab check`: measure what stands in the workspace, and give a verdict."""
+"""`lab check`: measure the workspace and give a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.commands.diagnose import asked_questions, commit_answers
-from bottleneck_lab.commands.evidence import mismatch, readable, seen
+from bottleneck_lab.commands.evidence import capture_figures, mismatch, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.static import show_static
 from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
@@ -44,7 +44,7 @@ Sign = Annotated[
     Path | None,
     typer.Option(
         "--sign",
-        help="A runner's private key (`lab dev key`): the verdict is signed as 'verified'.",
+        help="Sign the verdict as 'verified' with this private key of a runner (`lab dev key`).",
         show_default=False,
     ),
 ]
@@ -52,12 +52,15 @@ Sign = Annotated[
 
 WhenQuiet = Annotated[
     float | None,
-    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait at most so long for other programs to end."),
+    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait up to this long for other programs to finish."),
 ]
 
 
 Static = Annotated[
-    bool, typer.Option("--static", help="Measure nothing: compile the lab's CUDA kernels and say what became of them.")
+    bool,
+    typer.Option(
+        "--static", help="Measure nothing: compile the lab's CUDA kernels and show what the compiler made of them."
+    ),
 ]
 
 
@@ -71,7 +74,7 @@ def command(
 ) -> None:
     """Measure your work and get a verdict.
 
-    Exit code: 0 PASS, 1 FAIL, 2 wrong use, 3 INCONCLUSIVE, 4 ERROR.
+    Exit code: 0 PASS, 1 FAIL, 2 usage error, 3 INCONCLUSIVE, 4 ERROR.
     """
     if static:
         show_static(here(), as_json=json)
@@ -86,19 +89,19 @@ def command(
     else:
         render_verdict(attempt.verdict, console())
         _tell_of_older_capture(workspace)
-        note(f"Recorded as check {attempt.number}; `lab history` lists them, `lab report --html` draws them.")
+        note(f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report --html` plots them.")
         tell_next(workspace)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
 
 def _wait_until_quiet(minutes: float) -> None:
-    """Raises MachineError where the machine does not become quiet within the limit."""
+    """Raises MachineError if the machine does not become quiet within the limit."""
     with progress() as show:
         wait_until_quiet(60 * minutes, lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0))
 
 
 def _tell_of_older_capture(workspace: Workspace) -> None:
-    """Nobody shall read a verdict beside a timeline of other code without knowing it."""
+    """Warns when the verdict and the latest capture are about different code."""
     captures = readable(workspace)
     told = mismatch(workspace, captures[-1]) if captures else None
     if told:
@@ -108,9 +111,9 @@ def _tell_of_older_capture(workspace: Workspace) -> None:
 def check_here(
     workspace: Workspace, device: str | None = None, *, no_wait: bool = False, key_file: Path | None = None
 ) -> Attempt:
-    """Check the workspace as it is at this moment, and record the verdict with what was handed in.
+    """Check the workspace as it is now, and record the verdict together with the files that were checked.
 
-    With a runner's private key, the verdict is signed. The key is read before anything is measured, and never by a worker.
+    With a runner's private key the verdict is signed. The key is read before anything is measured, never by a worker.
     """
     workspace.require_current()
     require_torch("`lab check`")
@@ -136,37 +139,37 @@ def check_here(
 
 
 def require_diagnosis(workspace: Workspace) -> None:
-    """Commit the diagnosis that is handed in. Raises UsageError, before anything is measured, for one that cannot be graded."""
+    """Commit the submitted diagnosis. Raises UsageError, before anything is measured, if it cannot be graded."""
     questions = asked_questions(workspace)
     answers = load_answers(workspace.root)
     wrong = problems(questions, answers)
     if wrong:
         raise UsageError(
-            f"The diagnosis is not complete. {_what_is_missing(wrong, answers)}",
-            "`lab diagnose` asks the questions; a check measures once they are answered.",
+            f"The diagnosis is incomplete. {_what_is_missing(wrong, answers)}",
+            "Answer the questions with `lab diagnose`; a check measures only after that.",
         )
     if questions:
         commit_answers(workspace)
 
 
 def _what_is_missing(wrong: dict[str, str], answers: Mapping[str, Answer]) -> str:
-    """What is open, in one sentence, then what cannot be graded as it stands."""
+    """Which answers are missing, in one sentence, then which ones cannot be graded."""
     open_ = [id_ for id_ in wrong if not is_given(answers.get(id_))]
     told = [f"{id_}: {sentence}" for id_, sentence in wrong.items() if id_ not in open_]
     return " ".join([f"Still to answer: {', '.join(open_)}.", *told] if open_ else told)
 
 
 def _require_secret(key_file: Path, lab: Lab) -> None:
-    """Raises MachineError where the code under test could read the key that is to vouch for it."""
+    """Raises MachineError if the code under test could read the signing key."""
     if bubblewrap() is None:
         raise MachineError(
-            "A verdict is signed only where the code under test is in a sandbox: without one it can read the key.",
-            "Install bubblewrap (`lab doctor` says whether it works), or check without --sign.",
+            "A verdict is signed only if the code under test runs in a sandbox; otherwise that code could read the key.",
+            "Install bubblewrap (`lab doctor` shows whether it works), or check without --sign.",
         )
     if is_visible(key_file, [data_folder(lab)]):
         raise MachineError(
-            f"The sandbox shows {key_file.parent} to the code under test, and the key with it.",
-            "Keep the key in a folder of your home that holds nothing else.",
+            f"The code under test can read {key_file.parent} inside the sandbox, and the key with it.",
+            "Move the key to a folder in your home that holds nothing else.",
         )
 
 
@@ -174,7 +177,7 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
     questions, solution = asked_questions(workspace), load_answers(lab.solution)
     commitments = load_record(workspace).commitments
-    capture = seen(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
+    capture = capture_figures(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
     results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)
     with progress() as show:
         verdict = check_lab(
@@ -210,7 +213,7 @@ def quote_own_figures(workspace: Workspace, verdict: Verdict) -> None:
 
 
 def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction) -> Prediction:
-    """The prediction beside reference over shipped, as a check of the shipped code measured it; unmeasured before there was one."""
+    """The prediction next to the speed-up of the reference over the shipped code, as a check of the shipped code measured it; unmeasured before that."""
     shipped = workspace.lab.code_hash(workspace.lab.path)
     verdicts = [verdict, *(attempt.verdict for attempt in load_attempts(workspace))]
     speeds = [
@@ -224,7 +227,7 @@ def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction
 
 
 def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standing:
-    """What the first committed diagnosis is worth: as an earlier check graded it, where one did."""
+    """What the first committed diagnosis is worth, as an earlier check graded it if one did."""
     before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
     known = next((one.named for one in before if one and one.named is not None), None)
-    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(seen, workspace), known)
+    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(capture_figures, workspace), known)

@@ -1,4 +1,4 @@
-"""Run a cohort: a room of learners, and the runner that measures what they hand in."""
+"""Run a cohort: a room of learners, and the runner that measures their submissions."""
 
 from __future__ import annotations
 
@@ -46,60 +46,68 @@ ExecutorName = Literal["local", "slurm", "ray"]
 """Where checks run."""
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", help="Which GPUs, such as 0,1; by default all.", show_default=False)
+    str | None, typer.Option("--gpus", help="GPUs to use, such as 0,1 (default: all).", show_default=False)
 ]
 Unsandboxed = Annotated[
-    bool, typer.Option("--allow-unsandboxed", help="Measure without bubblewrap; every verdict says so.")
+    bool, typer.Option("--allow-unsandboxed", help="Measure without bubblewrap. Every verdict will say so.")
 ]
 NoCgroup = Annotated[
     bool,
-    typer.Option("--allow-no-cgroup", help="Measure without limits that the kernel holds; every verdict says so."),
+    typer.Option("--allow-no-cgroup", help="Measure without a control group's limits. Every verdict will say so."),
 ]
 Uids = Annotated[
     str | None,
     typer.Option(
         "--uids",
-        help="Unprivileged users to run checks as, one a slot, such as 61000-61003. Needs root, which by default takes free ones; '' shares root.",
+        help="Unprivileged users to run checks as, one per slot, such as 61000-61003. Needs root. The default as root is to pick free ones; '' shares root.",
         show_default=False,
     ),
 ]
-Quiet = Annotated[float, typer.Option("--quiet", help="Wait this many seconds at most for an idle, cool machine.")]
+Quiet = Annotated[
+    float, typer.Option("--quiet", help="Wait up to this many seconds for the machine to be idle and cool.")
+]
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="What the cohort is called.")],
+    name: Annotated[str, typer.Argument(help="The cohort's name.")],
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", "-f", help="Where it is kept; by default a new folder here.", show_default=False),
+        typer.Option(
+            "--folder", "-f", help="Folder to create (default: one here, named after the cohort).", show_default=False
+        ),
     ] = None,
     database: Annotated[
-        str, typer.Option("--database", help="postgresql://user@host/name, in place of the built-in SQLite.")
+        str, typer.Option("--database", help="postgresql://user@host/name, instead of the built-in SQLite.")
     ] = "",
 ) -> None:
-    """Make a cohort: its folder with database, key and settings."""
+    """Create a cohort: a folder with its database, key and settings."""
     place = folder or Path(folder_name(name))
     with explained():
         create_cohort(place, Config(name, database))
-    say(f"Made '{name}' in {place}.", style="green")
+    say(f"Created '{name}' in {place}.", style="green")
     say(
-        f"The key that signs its verdicts is {place / 'key' / 'cohort.pem'}: keep it; {place / 'key' / 'cohort.pem.pub'} is for everybody."
+        f"Its verdicts are signed with {place / 'key' / 'cohort.pem'}: keep that file private. Publish {place / 'key' / 'cohort.pem.pub'} is for everybody."
     )
     say(f"Next: lab cohort serve --folder {place}", style="bold")
 
 
 def serve(
     folder: Folder = Path(),
-    host: Annotated[str, typer.Option("--host", help="0.0.0.0 lets the whole network in.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port")] = 8321,
     url: Annotated[
         str | None,
-        typer.Option("--url", help="Where learners reach the server, if it is behind a proxy.", show_default=False),
+        typer.Option(
+            "--url", help="URL at which learners reach the server, if it is behind a proxy.", show_default=False
+        ),
     ] = None,
     tls: Annotated[
         tuple[Path, Path] | None,
-        typer.Option("--tls", help="Certificate and key, both in PEM form.", show_default=False),
+        typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
     ] = None,
-    runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Measure here as well.")] = True,
+    runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")] = True,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
@@ -144,7 +152,7 @@ def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, options: lis
 
 
 def _address(host: str) -> str:
-    """What to call this machine on the network, where the server listens to all of it."""
+    """This machine's network address, for a server that listens on all interfaces."""
     if host not in ("0.0.0.0", "::"):
         return host
 
@@ -171,7 +179,7 @@ def _tell_how_to_join(cohort: Cohort, url: str) -> None:
     say(f"Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n  {url}/login/{link}")
     if url.startswith("http:") and "127.0.0.1" not in url:
         say(
-            "Without --tls, tokens cross the network in the clear: use a network that you trust.",
+            "Without --tls, tokens cross the network unencrypted. Use only a network that you trust.",
             style="yellow",
             err=True,
         )
@@ -180,7 +188,7 @@ def _tell_how_to_join(cohort: Cohort, url: str) -> None:
 
 def link(
     folder: Folder = Path(),
-    url: Annotated[str, typer.Option("--url", help="Where the server is.")] = "http://127.0.0.1:8321",
+    url: Annotated[str, typer.Option("--url", help="The server's URL.")] = "http://127.0.0.1:8321",
 ) -> None:
     """Print a new link to the instructor's page. It works once, within 15 minutes."""
     with open_cohort(folder) as cohort:
@@ -193,12 +201,12 @@ def link(
 def runner(
     folder: Folder = Path(),
     executor: Annotated[ExecutorName, typer.Option("--executor", help="Where checks run.")] = "local",
-    jobs: Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks at once.")] = 4,
+    jobs: Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")] = 4,
     sbatch: Annotated[
         list[str] | None, typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="This runner's name; by default the machine's.", show_default=False)
+        str | None, typer.Option("--name", help="This runner's name (default: the machine's).", show_default=False)
     ] = None,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
@@ -207,12 +215,12 @@ def runner(
     quiet: Quiet = 20.0,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Measure what is handed in, until stopped. `serve` starts one by itself."""
+    """Measure submissions until stopped. `lab cohort serve` starts a runner of its own."""
     _log()
     if parent is not None:
         end_with(parent)
     users: list[int] = []
-    if executor == "local":  # on a cluster, each job looks for itself on its node
+    if executor == "local":  # on a cluster, each job checks its own node
         _require_sandbox(allow_unsandboxed, allow_no_cgroup)
         users = _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed, quietly=parent is not None)
     stopping: list[int] = []
@@ -245,7 +253,9 @@ def _executor(
 
 
 def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False) -> list[int]:
-    """The users to run checks as; none where slots share the runner's, which is said. Raises UsageError, and MachineError where they cannot run checks."""
+    """The users to run checks as; none if the slots share the runner's, which is then reported. Raises UsageError, and MachineError where they cannot run
+    checks.
+    """
     root = os.geteuid() == 0
     given = parse_uids(asked or "")
     if given and not root:
@@ -254,34 +264,34 @@ def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietl
     if uids:
         require_slot_users(uids[:slots], sandbox_required=not allow_unsandboxed)
     elif not quietly:
-        say(f"{SHARED_USER} Started as root, a runner gives each slot a user of its own.", style="yellow", err=True)
+        say(f"{SHARED_USER} A runner started as root gives each slot its own user.", style="yellow", err=True)
     return uids
 
 
-SHARED_USER = "Checks of all slots run as this runner's own user, and every verdict says so."
+SHARED_USER = "All slots run checks as this runner's own user; every verdict says so."
 
 
 def _gpus(asked: str | None) -> list[int]:
-    """The indices of the GPUs to use. Raises UsageError for what is not a list of numbers."""
+    """The indices of the GPUs to use. Raises UsageError for anything but a list of numbers."""
     if asked is None:
         return list(range(len(cuda_devices())))
     parts = [part.strip() for part in asked.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"'{asked}' is not a list of GPUs.", "Write their indices: --gpus 0,1; or --gpus '' for none.")
+        raise UsageError(f"'{asked}' is not a list of GPUs.", "List their indices: --gpus 0,1 (or --gpus '' for none).")
     return [int(part) for part in parts]
 
 
 def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
-    """Raises MachineError where verdicts would be signed of code that nothing holds, unless that was allowed."""
+    """Raises MachineError if verdicts would be signed for code that nothing contains, unless that was allowed."""
     if bubblewrap() is None and not allow_unsandboxed:
         raise MachineError(
-            "There is no working bubblewrap here: learners' code could read the key that signs verdicts.",
-            "Install bubblewrap (`lab doctor` says whether it works); --allow-unsandboxed goes on without, and every verdict says so.",
+            "bubblewrap does not work here, so learners' code could read the key that signs verdicts.",
+            "Install bubblewrap (`lab doctor` shows whether it works), or go on without it: --allow-unsandboxed. Every verdict will then say so.",
         )
     take_charge()
     problem = "" if allow_no_cgroup else limits_problem()
     if problem:
-        raise MachineError(f"No control group limits learners' code here: {problem}.", HOW_TO_LIMIT)
+        raise MachineError(f"Learners' code cannot be limited by a control group here: {problem}.", HOW_TO_LIMIT)
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
@@ -302,26 +312,26 @@ def _show(name: str, room: Any) -> None:
         f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured, {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
     )
     if room.settings.paused:
-        say("Paused: no check is begun.", style="yellow")
+        say("Paused: no checks are being started.", style="yellow")
     for one in room.runners:
         busy = sum(slot.busy is not None for slot in one.slots)
         user = f"; user: {one.health['user']}" if "user" in one.health else ""
-        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not heard from any more"
+        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not responding"
         say(f"runner {one.name} ({one.executor}): {state}", style=None if one.alive(room.now) else "red")
     for row in room.stuck:
         say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")
 
 
 def roster(
-    file: Annotated[Path, typer.Argument(help="A CSV file with a column student_id (or identifier).")],
+    file: Annotated[Path, typer.Argument(help="A CSV file with a student_id (or identifier) column.")],
     folder: Folder = Path(),
-    only: Annotated[bool, typer.Option("--only", help="From now on, only those on the roster can join.")] = False,
+    only: Annotated[bool, typer.Option("--only", help="From now on, let only people on the roster join.")] = False,
 ) -> None:
-    """Add the learners of a roster, or correct them. They join with `lab join URL CODE --id STUDENT_ID`."""
+    """Add a roster's learners, or correct their entries. They join with `lab join URL CODE --id STUDENT_ID`."""
     try:
         learners = read_roster(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", "Name a CSV file in UTF-8.") from error
+        raise UsageError(f"{file} cannot be read: {error}.", "Name a UTF-8 CSV file.") from error
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         added, corrected = enter_roster(connection, learners, cohort.database.clock())
         if only:
@@ -334,10 +344,12 @@ def export(
     folder: Folder = Path(),
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to; by default named after the cohort.", show_default=False),
+        typer.Option(
+            "--output", "-o", help="File or folder to write (default: named after the cohort).", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Write the grades, or the graded files, for another program."""
+    """Export the grades, or the graded files, for another program."""
     with open_cohort(folder) as cohort:
         with cohort.database.reading() as connection:
             data = export_(connection, verdict_reader_of(cohort.public_key), cohort.blobs, kind)
@@ -347,14 +359,14 @@ def export(
 
 
 def regrade(
-    lab: Annotated[str, typer.Argument(help="The lab, or the handle of one submission.")],
+    lab: Annotated[str, typer.Argument(help="A lab, or the handle of one submission.")],
     folder: Folder = Path(),
     checker: Annotated[
         str | None,
-        typer.Option("--checker", help="Only what this version of the checker measured.", show_default=False),
+        typer.Option("--checker", help="Only submissions measured by this version of the checker.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure again what was handed in. The verdicts so far stay on record; the newest counts."""
+    """Measure submissions again. Earlier verdicts stay on record; the newest counts."""
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         judged = verdict_reader_of(cohort.public_key).latest(connection)
         chosen = [
@@ -365,21 +377,21 @@ def regrade(
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="A new file. The signing key is in it: keep it to yourself.")],
+    file: Annotated[Path, typer.Argument(help="File to create. It contains the signing key: keep it private.")],
     folder: Folder = Path(),
 ) -> None:
-    """Write the whole cohort to one file, while it runs."""
+    """Back up the whole cohort to one file, while it runs."""
     with open_cohort(folder) as cohort:
         count = back_up(cohort, file)
-    say(f"Wrote {file}: {count} submissions, readable by you alone.", style="green")
+    say(f"Wrote {file}: {count} submissions, readable only by you.", style="green")
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `lab cohort backup` wrote.")],
-    folder: Annotated[Path, typer.Option("--folder", "-f", help="A new folder for it.")],
-    database: Annotated[str, typer.Option("--database", help="postgresql://user@host/name, in place of SQLite.")] = "",
+    file: Annotated[Path, typer.Argument(help="A file written by `lab cohort backup`.")],
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="Folder to create.")],
+    database: Annotated[str, typer.Option("--database", help="postgresql://user@host/name, instead of SQLite.")] = "",
 ) -> None:
-    """Make a cohort anew from a backup; on the other database too."""
+    """Recreate a cohort from a backup, on either kind of database."""
     with explained():
         name = restore_(file, folder, database)
     say(f"Restored '{name}' in {folder}. Next: lab cohort serve --folder {folder}", style="green")
@@ -390,7 +402,7 @@ def staff(
     folder: Folder = Path(),
     role: Annotated[Literal["assistant", "instructor"], typer.Option("--role")] = "assistant",
 ) -> None:
-    """Add an assistant or an instructor; prints the password, once."""
+    """Add an assistant or an instructor. Prints the password once."""
     password = secrets.token_urlsafe(15)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         people.add_staff(connection, role, name, password, cohort.database.clock())
@@ -398,7 +410,7 @@ def staff(
 
 
 def _log() -> None:
-    """One line of JSON an event, on stderr."""
+    """One JSON line per event, on stderr."""
     log_json()
 
 

@@ -31,27 +31,30 @@ def command(
     before: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, a trace, a capture's folder, or a folder of repeated captures; by default the first here.",
+            help="The old version: a capture's number, a trace, a capture folder, or a folder of repeated captures (default: the first here).",
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
     after: Annotated[
         str | None,
         typer.Argument(
-            help="The same of the other version; by default the latest here.", autocompletion=completion.capture_numbers
+            help="The new version, in the same forms (default: the latest here).",
+            autocompletion=completion.capture_numbers,
         ),
     ] = None,
     control: Annotated[
         Path | None,
-        typer.Option("--control", help="A folder of captures of the first version again, recorded in the same turns."),
+        typer.Option("--control", help="A folder of repeat captures of the old version, recorded in the same rounds."),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with both timelines, aligned.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write an HTML page with both timelines, aligned.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Compare two versions: better, worse, the same, or cannot tell, for the whole step and for every part of it.
+    """Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.
 
-    With one capture of each, their steps are compared. Repeated captures, recorded in turns, also show what differs from run to run.
-    With --control, what the same code shows as changed is not said of the other.
+    With one capture of each, the steps are compared. Repeated captures, recorded alternately, also show run-to-run variation. With --control, a difference
+    that the old version also shows against itself is not counted as a change.
     """
     keep_freed()
     sides = _sides(before, after)
@@ -67,11 +70,11 @@ def command(
 
 
 Side = list[Path]
-"""The captures of one version: files or folders, in the order in which they were made."""
+"""The captures of one version: files or folders, in the order they were made."""
 
 
 def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
-    """What to compare. Raises UsageError for what does not exist, the same twice, or sides of different numbers of captures."""
+    """What to compare. Raises UsageError if a side does not exist, both are the same, or they have different numbers of captures."""
     sides = _find(before, 0), _find(after, -1)
     if sides[0] == sides[1]:
         raise UsageError(
@@ -83,29 +86,29 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(
-            f"Repeated captures are compared pair by pair, and there are {counts}.",
-            "Record both versions equally often, in turns.",
+            f"Repeated captures are compared in pairs, but there are {counts}.",
+            "Record both versions equally often, alternating between them.",
         )
     return sides
 
 
 def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
-    """The captures of the control, if there is one. Raises UsageError where they are not as many as those of each version."""
+    """The captures of the control, if there is one. Raises UsageError if there are not as many as of each version."""
     if folder is None:
         return []
     again = _repeated(folder.expanduser())
     if len(again) == len(sides[0]) > 1:
         return again
     raise UsageError(
-        f"A control needs as many captures as each version, and there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
-        "Record the first version twice in every turn: `lab profile --out again/01 -- …`.",
+        f"A control needs as many captures as each version, but there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
+        "Record the old version twice in every round: `lab profile --out again/01 -- …`.",
     )
 
 
 def _compared(
     sides: tuple[Side, Side], before: list[Observation], after: list[Observation], again: list[Observation]
 ) -> Comparison:
-    """The comparison; while a lab's cause is the learner's to find, without what the tool says of causes."""
+    """The comparison; without causes while they are still the learner's to find."""
     comparison = compare(before, after, again)
     if not _is_blind(sides):
         return comparison
@@ -132,7 +135,7 @@ def _repeated(path: Path) -> Side:
 
 
 def _numbered(what: str | None, default: int) -> Path:
-    """A capture of the lab that one stands in, or of `lab profile -- …` in this folder."""
+    """A capture of the current lab, or of `lab profile -- …` in this folder."""
     try:
         workspace = here()
     except UsageError:
@@ -153,12 +156,12 @@ def _numbered(what: str | None, default: int) -> Path:
 
 
 def _name(side: Side) -> str:
-    """What a side is called: the capture, or the folder that holds the repeated ones."""
+    """A side's name: the capture, or the folder of repeated captures."""
     return side[0].name if len(side) == 1 else side[0].parent.name
 
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
-    """The page about both; of repeated captures it draws the first two."""
+    """The page about both; of repeated captures it draws the first pair."""
     first: list[Analysis] = []
     observed: list[list[Observation]] = []
     for side in sides:

@@ -1,4 +1,4 @@
-"""What the shell offers at the Tab key. Nothing here may fail or print: the shell would show it in the middle of a line."""
+"""Shell completion. Nothing here may fail or print: the shell would show it in the middle of a line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lab_names(incomplete: str) -> list[Offer]:
 
 
 def capture_numbers(incomplete: str) -> list[Offer]:
-    """The numbers of the captures made in this lab, or in this folder outside of one, each with its folder's name."""
+    """The numbers of the captures made in this lab, or in this folder outside one, each with its folder's name."""
     try:
         workspace = workspace_above(Path.cwd())
     except (LabError, OSError):

@@ -15,9 +15,10 @@ EXAMPLE = "lab data photos --images 10000"
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Which data set.")] = "photos",
+    name: Annotated[str, typer.Argument(help="The data set's name.")] = "photos",
     images: Annotated[
-        int | None, typer.Option("--images", min=1, help="How many photographs of about 500×375.", show_default=False)
+        int | None,
+        typer.Option("--images", min=1, help="How many photographs of about 500×375 pixels.", show_default=False),
     ] = None,
     large: Annotated[
         int | None,
@@ -25,7 +26,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Create the labs' data set, or verify and complete the one that is here."""
+    """Create the labs' data set, or verify and complete an existing one."""
     asked = {"small": images, "large": large}
     root = make(name, {key: value for key, value in asked.items() if value is not None})
     if json:
@@ -35,7 +36,7 @@ def command(
 
 
 def make(name: str, options: dict[str, int] | None = None) -> Path:
-    """Make the data set `name` and show how far it is; its folder."""
+    """Create the data set `name`, showing progress. Returns its folder."""
     with progress() as show:
         return make_dataset(
             name, lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)), options=options

@@ -1,4 +1,4 @@
-"""Write labs: create one, and prove that it works."""
+"""Write labs: create one and prove that it works."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 def check(
     labs: Annotated[
         list[str] | None,
-        typer.Argument(help="The labs to check; by default, all.", autocompletion=completion.lab_names),
+        typer.Argument(help="The labs to check (default: all).", autocompletion=completion.lab_names),
     ] = None,
     static: Annotated[bool, typer.Option("--static", help="Check the files only; measure nothing.")] = False,
     only: Annotated[Part | None, typer.Option("--only", help="Measure only this part of each lab.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Measure only the variant or mutant of this name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Measure only the variant or mutant with this name.")
+    ] = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> None:
     """Prove that labs work.
 
-    The brief, hints and diagnosis are there and no file is stray; a capture of the starter shows what the lab teaches; the starter is right
-    and FAILs for its declared reason; the solution and every variant PASS; every mutant FAILs for the reason it declares.
+    The brief, hints and diagnosis exist, with no stray files; a capture of the starter shows what the lab teaches; the starter is correct and FAILs for its
+    declared reason; the solution and every variant PASS; every mutant FAILs for its declared reason.
     """
     chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
     rows = [] if labs else [_told(Row("the course", "files", check_course()), json=json)]
@@ -64,7 +66,7 @@ def check(
 
 
 def _told(row: Row, *, json: bool) -> Row:
-    """One proof, told at once since the next may take a minute."""
+    """Prints one proof at once, since the next may take a minute."""
     if not json:
         say(f"{'✗' if row.problems else '✓'} {row.lab}: {row.what}", style="red" if row.problems else None)
         for margin in row.proof.margins if row.proof else []:
@@ -75,25 +77,25 @@ def _told(row: Row, *, json: bool) -> Row:
 
 
 def _distance(margin: Margin) -> str:
-    """A measured criterion with its interval, its target, and how many times as good as that it surely is."""
+    """A measured criterion with its interval, its target, and by what factor it is at least better."""
     value, low, high, bar = (
         format_figure(number, margin.unit) for number in (margin.value, margin.low, margin.high, margin.bar)
     )
     between = f" ({low} to {high})" if margin.low != margin.high else ""
     aim = "at least" if margin.at_least else "at most"
     times = (
-        f"{margin.least:.2f}" if margin.least < 1000 else "over 1000"
-    )  # where nothing is left of what is to be small
-    return f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as asked, or more"
+        f"at least {margin.least:.2f}" if margin.least < 1000 else "over 1000"
+    )  # where a quantity that should be small is zero
+    return f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as required"
 
 
 def calibrate(
-    files: Annotated[list[Path], typer.Argument(help="What `lab dev check --json` printed, on one machine each.")],
+    files: Annotated[list[Path], typer.Argument(help="Outputs of `lab dev check --json`, one per machine.")],
     json: Json = False,
 ) -> None:
-    """Say of every target whether it is safe on all the machines it was tried on.
+    """Show whether each target is safe on every machine it was tried on.
 
-    Safe is a target that all right work beats by a tenth, and that all slow work misses by a tenth.
+    A target is safe if all correct work beats it, and all slow work misses it, by at least 10%.
     """
     found = judge_targets([row for file in files for row in _rows(file)])
     if json:
@@ -122,7 +124,7 @@ def _tell_target(target: TargetSafety) -> None:
     )
     for side, which in ((target.right, "right"), (target.slow, "slow")):
         for distance, who in side[:1]:
-            say(f"    nearest {which} work: {distance:.2f} times as good as asked ({who})", style="dim")
+            say(f"    nearest {which} work: {distance:.2f} times as good as required ({who})", style="dim")
     for problem in target.problems:
         say(f"    {problem}")
     if target.problems and target.safe_from is not None and target.safe_to is not None:
@@ -131,19 +133,17 @@ def _tell_target(target: TargetSafety) -> None:
 
 
 def play(
-    lab: Annotated[str, typer.Argument(help="The lab to go through.", autocompletion=completion.lab_names)],
+    lab: Annotated[str, typer.Argument(help="The lab to play.", autocompletion=completion.lab_names)],
     device: DeviceName = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the verdict: measure nothing.")] = False,
-    solution: Annotated[
-        bool, typer.Option("--solution", help="Then hand in the solution's files: its verdict, too.")
-    ] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Skip the verdict: measure nothing.")] = False,
+    solution: Annotated[bool, typer.Option("--solution", help="Then check the solution's files, too.")] = False,
 ) -> None:
-    """Go through a lab as a learner will: brief, blind report, hints, questions, and the verdict on the shipped files.
+    """Play a lab the way a learner will: brief, blind report, hints, questions, and the verdict on the shipped files.
 
-    It happens in a folder of its own that is gone afterwards, with the solution's diagnosis. Look for whatever tells the cause too early.
+    This runs in a temporary folder, with the solution's diagnosis. Look for anything that gives the cause away too early.
     """
     if no_check and solution:
-        raise UsageError("--no-check measures nothing, the solution included.", "Leave one of the two out.")
+        raise UsageError("--no-check measures nothing, so --solution cannot be checked.", "Use only one of the two.")
     found = find_lab(lab)
     status = play_through(found, choose_device(found, device), measure=not no_check, solve=solution)
     if status not in (ExitCode.OK, ExitCode.FAIL):  # the shipped files have to fail
@@ -151,7 +151,7 @@ def play(
 
 
 def new(
-    slug: Annotated[str, typer.Argument(help="The lab's name: small letters, digits and hyphens.")],
+    slug: Annotated[str, typer.Argument(help="The lab's name: lower-case letters, digits and hyphens.")],
     into: Annotated[
         Path, typer.Option("--into", help="The checkout or pack that holds labs/ and solutions/.")
     ] = Path(),
@@ -160,7 +160,7 @@ def new(
     ] = "",
     entry: Annotated[
         str,
-        typer.Option("--entry", metavar="FILE", help="What the workload's file is to be called.", show_default=False),
+        typer.Option("--entry", metavar="FILE", help="Name of the workload's file.", show_default=False),
     ] = "",
     kind: Annotated[
         str,
@@ -169,24 +169,27 @@ def new(
         ),
     ] = "speedup",
 ) -> None:
-    """Create a new lab from an example in docs/authors.md.
+    """Create a lab from an example in docs/authors.md.
 
-    It is complete and works; change it piece by piece.
+    It works as it is; change it piece by piece.
     """
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise UsageError(
-            f"'{slug}' is not a valid lab name.", "Use small letters, digits and hyphens: `memory-copies`."
+            f"'{slug}' is not a valid lab name.", "Use lower-case letters, digits and hyphens: `memory-copies`."
         )
     if kind not in _EXAMPLES:
-        raise UsageError(f"There is no example of the kind '{kind}'.", f"There are: {', '.join(_EXAMPLES)}.")
+        raise UsageError(f"No example measures '{kind}'.", f"Choose one of {', '.join(_EXAMPLES)}.")
     example, like, example_entry = _EXAMPLES[kind]
     entry = entry or example_entry
     if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
-        raise UsageError(f"'{entry}' is not a file of Python.", "Name it as it could be imported: `train.py`.")
+        raise UsageError(
+            f"'{entry}' is not a valid name for a Python file.",
+            "Use a name that Python can import, such as `train.py`.",
+        )
     targets = [into / part / slug for part in _PARTS]
     for target in targets:
         if target.exists():
-            raise UsageError(f"{target} exists already.", "Choose another name, or remove that folder first.")
+            raise UsageError(f"{target} already exists.", "Choose another name, or remove that folder first.")
     with explained(into):
         for part, target in zip(_PARTS, targets, strict=True):
             shutil.copytree(_example(example) / part / like, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -201,7 +204,7 @@ def new(
 
 
 def _copy_datasets(example: Path, into: Path) -> list[Path]:
-    """Puts the generators of the example's data sets beside those that are there; the new files."""
+    """Adds the generators of the example's data sets to the existing ones. Returns the new files."""
     made = []
     for file in sorted((example / "datasets").glob("*.py")):
         target = into / "datasets" / file.name
@@ -212,14 +215,14 @@ def _copy_datasets(example: Path, into: Path) -> list[Path]:
 
 
 def _found(into: Path) -> str:
-    """What has to stand before a command that is to find the labs of a folder."""
+    """The prefix that a command needs to find the labs of a folder."""
     here = into.resolve()
     known = here in [root.resolve() for root in content_roots()]
     return "" if known else f"BOTTLENECK_LAB_PACKS={shlex.quote(str(here))} "
 
 
 def _rename_entry(folder: Path, old: str, entry: str) -> None:
-    """Calls the example's workload `entry`, and whatever speaks of it accordingly."""
+    """Renames the example's workload to `entry`, along with every mention of it."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(old, entry), encoding="utf-8")
@@ -228,7 +231,7 @@ def _rename_entry(folder: Path, old: str, entry: str) -> None:
 
 
 def _example(name: str) -> Path:
-    """A folder with a lab that docs/authors.md explains: the wheel's copy of it, or the checkout's."""
+    """The folder of an example lab from docs/authors.md: the wheel's copy, or the checkout's."""
     package = Path(__file__).resolve().parents[1]
     wheel = package / "content" / name
     return wheel if wheel.is_dir() else package.parents[1] / "docs" / name
@@ -237,7 +240,7 @@ def _example(name: str) -> Path:
 def key(
     file: Annotated[Path, typer.Argument(help="Where to write the private key; the public key goes next to it.")],
 ) -> None:
-    """Make a runner's signing key, for `lab check --sign`."""
+    """Create a runner's signing key, for `lab check --sign`."""
     public = generate_key(file)
     say(f"private  {file}   (keep it on the runner, readable by nobody else)")
     say(f"public   {public}   (publish it)")

@@ -1,4 +1,4 @@
-"""`lab diagnose`: commit to a cause, to evidence measured in one's own capture, and to the gain that a fix would bring."""
+"""`lab diagnose`: commit to a cause, to evidence measured in your own capture, and to the gain from a fix."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ def command(
     answer: Annotated[
         list[str] | None,
         typer.Option(
-            "--answer", "-a", metavar="ID=VALUE", help="Answer one question; a choice by number or beginning."
+            "--answer",
+            "-a",
+            metavar="ID=VALUE",
+            help="Answer one question. Give a choice by its number or how it begins.",
         ),
     ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Save the answers, and commit to nothing yet.")] = False,
+    draft: Annotated[bool, typer.Option("--draft", help="Save the answers without committing them.")] = False,
     reveal: Annotated[
-        bool, typer.Option("--reveal", help="Show causes without a diagnosis: costs every hint, and is recorded.")
+        bool,
+        typer.Option("--reveal", help="Show causes without a diagnosis. Counts as taking every hint, and is recorded."),
     ] = False,
     sibling: Annotated[
-        bool, typer.Option("--sibling", help="Diagnose another case of the same family, from its capture alone.")
+        bool, typer.Option("--sibling", help="Diagnose another case of the same kind from its capture alone.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Commit to a diagnosis: the cause, evidence that you measured in your capture, and the gain you predict.
+    """Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.
 
-    The answers go into diagnosis.toml, which you may also edit. Once all are given they are committed: from then on
-    reports show causes, findings and ceilings, with your figures beside the tool's. The first diagnosis is the one that
-    counts as naming the cause; later ones are corrections.
+    Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered, the diagnosis is committed: from then on, reports show
+    causes, findings and ceilings, with your figures next to the tool's. Only the first diagnosis counts as naming the cause; later ones are corrections.
     """
     workspace = here()
     if sibling:
@@ -61,18 +64,18 @@ def command(
         given, wrong = parse_answers(questions, answer)
         save_answers(workspace, given)
     elif sys.stdin.isatty() and not json:
-        for question in questions:  # Each is saved at once: whoever leaves in the middle keeps what was answered.
+        for question in questions:  # Each answer is saved at once, so leaving halfway loses nothing.
             known = load_answers(workspace.root).get(question.id)
             save_answers(workspace, {question.id: ask(question, known)})
     asks = sys.stdin.isatty() and not answer and not json
     committed = _commit_if_whole(workspace, asks=asks) if (answer or asks) and not wrong and not draft else None
     _report(workspace, committed, json=json)
     if wrong:
-        raise UsageError(" ".join(wrong), "The other answers are saved.")
+        raise UsageError(" ".join(wrong), "Your other answers are saved.")
 
 
 def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
-    """Commit the answers once all are there; None while they are not, and where the learner would rather wait."""
+    """Commit the answers once they are complete; None until then, or if the learner prefers to wait."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     if not questions or problems(questions, answers):
         return None
@@ -82,18 +85,18 @@ def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
 
 
 def asked_questions(workspace: Workspace) -> list[QuestionSpec]:
-    """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
+    """The lab's questions; after the solution was looked at, without those that only the learner's own capture can answer."""
     return questions_of(workspace.lab, load_record(workspace))
 
 
 def commit_answers(workspace: Workspace) -> Commitment:
-    """Commit what stands in diagnosis.toml. Raises UsageError where evidence is asked for and there is no capture to hold it against."""
+    """Commit the answers in diagnosis.toml. Raises UsageError if evidence is required and there is no capture to check it against."""
     questions, answers = asked_questions(workspace), load_answers(workspace.root)
     capture = evidence_capture(workspace)
     if capture is None and needs_capture(questions):
         raise UsageError(
-            "Your answers are saved, but there is no capture of yours that they could have been measured in.",
-            "`lab profile` makes one. Then `lab diagnose` again.",
+            "Your answers are saved, but you have no capture to measure them against.",
+            "Make one with `lab profile`, then run `lab diagnose` again.",
         )
     made = commit(
         workspace, {question.id: answers[question.id] for question in questions}, capture.name if capture else ""
@@ -105,15 +108,15 @@ def commit_answers(workspace: Workspace) -> Commitment:
 def _reveal(workspace: Workspace) -> None:
     """Record that the causes were shown, and every hint with them."""
     if not is_blind(workspace):
-        say("Nothing is hidden here any more: `lab report` shows causes, findings and the ceiling.")
+        say("Nothing is hidden any more: `lab report` shows causes, findings and the ceiling.")
         return
     opened = unlocked_hints(workspace.lab.slug)
     if opened is not None and opened < len(workspace.lab.spec.hints):
         raise UsageError(
-            "Your instructor has not opened all hints of this lab, and --reveal would show them.",
-            "`lab hint` gives those that are open.",
+            "--reveal would show hints that your instructor has not opened yet.",
+            "`lab hint` shows the ones that are open.",
         )
-    if sys.stdin.isatty() and not typer.confirm("Show the causes? It counts as all hints, and is recorded."):
+    if sys.stdin.isatty() and not typer.confirm("Show the causes? This counts as taking all hints, and is recorded."):
         raise typer.Exit
     while take_hint(workspace) is not None:
         note_hint(workspace.lab.slug, str(workspace.root))
@@ -147,7 +150,7 @@ def _report(workspace: Workspace, committed: Commitment | None, *, json: bool) -
 
 
 def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
-    """One line a question: saved, or still open."""
+    """One line per question: saved, or still open."""
     if is_given(answer):
         say(f"  {question.id}: {format_answer(question, answer)}", hang=4)
         if wrong:
@@ -164,28 +167,30 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
 def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[str]) -> None:
     record = load_record(workspace)
     if missing:
-        say(f"\nStill to answer: {', '.join(missing)}. What is answered is saved in diagnosis.toml.")
+        say(f"\nStill to answer: {', '.join(missing)}. Your answers so far are saved in diagnosis.toml.")
         how = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
         say(f"\nNext: lab diagnose{how}", style="bold")
     elif committed is None:
         say("\nSaved in diagnosis.toml; not committed yet.")
         say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
-        say("\nCommitted. Causes, findings and the ceiling are now in the report, with your figures beside the tool's.")
+        say(
+            "\nCommitted. Causes, findings and the ceiling are now in the report, with your figures next to the tool's."
+        )
         _tell_mechanisms(workspace)
         say("\nNext: lab report --html report.html", style="bold")
     else:
         say(
-            f"\nCommitted as correction {len(record.commitments) - 1}; the first diagnosis is what counts as naming the cause."
+            f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis counts as naming the cause."
         )
         say("\nNext: lab check", style="bold")
 
 
 def _tell_mechanisms(workspace: Workspace) -> None:
-    """The limits that a brief keeps back, since they say what is wrong: a check wants the figure met and the cause gone."""
+    """The limits that a brief withholds because they give the cause away."""
     device = workspace.lab.spec.devices.get(workspace.info.device)
     limits = [describe_criterion(each) for each in (device.criteria if device else []) if each.kind == "mechanism"]
     if limits:
-        say("\nBesides what the brief says, a check wants the cause gone:")
+        say("\nBesides the brief's targets, a check makes sure that the cause is gone:")
     for limit in limits:
         say(f"  {limit}", hang=2)

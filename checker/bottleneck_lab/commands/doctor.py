@@ -1,4 +1,4 @@
-"""`lab doctor`: what this machine has, what is missing, and what that would unlock; with --measure, what it can do at most."""
+"""`lab doctor`: what this machine has, what is missing and what that would unlock; with --measure, its ceilings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from bottleneck_lab.report.words import describe_ceilings
 EXAMPLE = "lab doctor --json"
 
 _Measure = Annotated[
-    bool, typer.Option("--measure", help="Measure what this machine can do at most, once; reports then draw it.")
+    bool,
+    typer.Option(
+        "--measure",
+        help="Measure this machine's peak bandwidth and arithmetic once; reports then draw them as ceilings.",
+    ),
 ]
-_Again = Annotated[bool, typer.Option("--again", help="With --measure: measure afresh.")]
+_Again = Annotated[bool, typer.Option("--again", help="With --measure: discard the saved figures and measure again.")]
 
 
 def command(measure: _Measure = False, again: _Again = False, json: Json = False) -> None:
-    """Examine this machine: what is here, what is missing, what it would unlock, and how to get it.
+    """Check this machine: what works, what is missing, what that would unlock, and how to get it.
 
-    With --measure, its bandwidth and arithmetic: the ceilings that a roofline is drawn with. Takes about ten seconds a device; close other programs first.
+    With --measure, measure its bandwidth and arithmetic: the ceilings of a roofline. Takes about ten seconds per device; close other programs first.
     """
     if measure:
         _show_ceilings(_measured(again=again), as_json=json)
@@ -63,7 +67,7 @@ def _show_ceilings(found: list[Machine], *, as_json: bool) -> None:
     for machine in found:
         for line in describe_ceilings(machine):
             say(line, hang=2)
-    note("Kept for this machine; `lab doctor --measure --again` measures afresh.")
+    note("Saved for this machine; `lab doctor --measure --again` measures again.")
 
 
 def _show(finding: Requirement) -> None:

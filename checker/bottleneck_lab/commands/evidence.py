@@ -31,7 +31,7 @@ def read_capture(folder: Path) -> Summary:
 
 
 def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
-    """The ceilings that `lab doctor --measure` found, for a capture of this very GPU, or of this CPU as `capture.json` says; else None."""
+    """The ceilings that `lab doctor --measure` found, if the capture is from this GPU, or (by `capture.json`) this CPU; else None."""
     if timeline.emulated:
         return None
     if len(timeline.device):
@@ -42,7 +42,7 @@ def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
 
 
 def trace_files(folder: Path) -> list[Path]:
-    """The trace files that `capture.json` names. Raises CaptureError when it names none that are there."""
+    """The trace files that `capture.json` names. Raises CaptureError if none of them exists."""
     files = [folder / name for name in _description(folder).get("files", []) if (folder / name).is_file()]
     if not files:
         raise CaptureError(f"The capture {folder.name} holds no trace.", "Make another with `lab profile`.")
@@ -70,17 +70,17 @@ def mismatch(workspace: Workspace, folder: Path) -> str | None:
     if checked is None or description.get("code", "") in ("", checked.submission_hash) or not checked.submission_hash:
         return None
     if description["made_at"] > checked.started_at:
-        return f"{folder.name} is of newer code than the last check; `lab check` measures it."
-    return f"{folder.name} is of older code than the last check; `lab profile` makes a new capture."
+        return f"{folder.name} shows newer code than the last check; `lab check` measures it."
+    return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
 
 
 def readable(workspace: Workspace) -> list[Path]:
-    """The captures that hold a timeline, oldest first: an ncu capture, of single kernels, does not."""
+    """The captures that hold a timeline, oldest first. An ncu capture, of single kernels, does not."""
     return [path for _, path in numbered(workspace.captures) if not path.name.endswith(("-ncu", "-sanitizer"))]
 
 
 def _with_device(workspace: Workspace) -> list[Path]:
-    """Those of them that show the lab's device, oldest first: an emulated one is nothing that nsys could see."""
+    """The readable captures that show the lab's device, oldest first: nsys cannot see an emulated one."""
 
     def sees_none(path: Path) -> bool:
         description = _description(path)
@@ -96,7 +96,7 @@ def latest(workspace: Workspace) -> Summary | None:
 
 
 def evidence_capture(workspace: Workspace) -> Path | None:
-    """The capture that a diagnosis is about: of the code as shipped, also once a fix has been captured.
+    """The capture that a diagnosis is about: one of the shipped code, even after a fix has been captured.
 
     The latest of the shipped code, else the first of all; None without a capture.
     """
@@ -108,16 +108,16 @@ def evidence_capture(workspace: Workspace) -> Path | None:
 
 
 Known = tuple[Path | None, Analysis]
-"""A capture's folder, and what was found in it: nothing is read or worked out twice."""
+"""A capture's folder and what was found in it, so that nothing is read or computed twice."""
 
 
 def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
-    """What was found in a capture, its roofline with the ceilings of the machine that it is from."""
+    """What was found in a capture; its roofline uses the ceilings of the machine that made it."""
     return analyse(timeline, ceilings_for(timeline, folder))
 
 
-def seen(workspace: Workspace, capture: str = "", known: Known | None = None) -> CaptureFigures | None:
-    """The capture of that name, else the one that a diagnosis is about, as answers are held against it; None without one."""
+def capture_figures(workspace: Workspace, capture: str = "", known: Known | None = None) -> CaptureFigures | None:
+    """The figures to check answers against: of the capture with that name, else of the one that a diagnosis is about; None without one."""
     named = workspace.captures / capture if capture else None
     folder = named if named and named.is_dir() else evidence_capture(workspace)
     if folder is None:
@@ -134,6 +134,6 @@ def figures(workspace: Workspace) -> dict[str, float] | None:
 
 
 def evidence(workspace: Workspace, finding: str) -> str | None:
-    """The sentence in which the latest capture shows `finding`; None when it does not, or there is none."""
+    """The evidence for `finding` in the latest capture; None if there is none."""
     summary = latest(workspace)
     return next((found.evidence for found in summary.findings if found.id == finding), None) if summary else None

@@ -1,4 +1,4 @@
-"""`lab hint`: the next hint; in a cohort, as far as its instructor has opened them."""
+"""`lab hint`: the next hint, if the cohort's instructor has opened it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ EXAMPLE = "lab hint --again"
 
 
 def command(
-    again: Annotated[bool, typer.Option("--again", help="Show the hints taken so far, and take no new one.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Show the hints taken so far without taking a new one.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Take the next hint. Each says a little more than the one before."""
+    """Show the next hint. Each one gives away a little more."""
     workspace = here()
     hints = workspace.lab.spec.hints
     opened = None if again else unlocked_hints(workspace.lab.slug)
@@ -38,19 +40,19 @@ def command(
         say(_why_none(len(rows), len(hints), opened))
     if taken is not None and is_blind(workspace):
         note(
-            f"{taken + 1} of {len(hints)} hints taken: recorded beside your diagnosis. With all of them, it no longer counts as yours."
+            f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis. Take all of them, and the diagnosis no longer counts as yours."
         )
     for row in rows:
         say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
 
 
 def _why_none(had: int, of: int, opened: int | None) -> str:
-    """Why there is no further hint: the lab has no more, or the instructor of the cohort has not opened it yet."""
+    """Why there is no further hint: the lab has no more, or the instructor has not opened the next one."""
     if opened is not None and opened < of:
         so_far = f"{opened} of {of} hints" if opened else "none of the hints"
-        told = " These are the ones you have had:" if had else ""
-        return f"Your instructor has opened {so_far} of this lab so far.{told}"
-    return "There are no further hints. These are the ones you have had:" if had else "This lab has no hints."
+        told = " These are the ones you have taken:" if had else ""
+        return f"So far your instructor has opened {so_far} for this lab.{told}"
+    return "There are no more hints. These are the ones you have taken:" if had else "This lab has no hints."
 
 
 def _row(workspace: Workspace, index: int, hint: HintSpec) -> dict[str, Any]:
@@ -58,12 +60,12 @@ def _row(workspace: Workspace, index: int, hint: HintSpec) -> dict[str, Any]:
 
 
 def _text(workspace: Workspace, hint: HintSpec) -> str:
-    """The hint, with what the learner's latest capture shows of it once a diagnosis is committed: before, that would say the cause."""
+    """The hint; once a diagnosis is committed, with evidence from the learner's latest capture, which would give the cause away before."""
     if hint.finding is None:
         return hint.text
     if is_blind(workspace):
         return " ".join(hint.text.replace("{evidence}", "").split())
     found = evidence(workspace, hint.finding)
     return hint.text.replace(
-        "{evidence}", found or "(make a capture with `lab profile`, and this hint shows what is in it)"
+        "{evidence}", found or "(make a capture with `lab profile`, and this hint quotes what it shows)"
     )

@@ -1,4 +1,4 @@
-"""`lab history`: the attempts so far, the gain predicted beside the gain measured."""
+"""`lab history`: the attempts so far, with predicted and measured gains."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ EXAMPLE = "lab history --json"
 
 def command(
     course: Annotated[
-        bool, typer.Option("--course", help="Your predictions over all labs, beside what was measured.")
+        bool, typer.Option("--course", help="Your predictions across all labs, next to what was measured.")
     ] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="With --course: write a page that draws them.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="With --course: write an HTML page that plots them.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List your checks of this lab, with predicted beside measured.
+    """List your checks of this lab, with the predicted and the measured gain.
 
-    With --course, your predictions over all labs: how often they are right, and whether you promise too much.
+    With --course, your predictions across all labs: how often they are right, and whether you tend to promise too much.
     """
     if course:
         _show_course(html, as_json=json)
         return
     if html:
-        raise UsageError("--html draws the predictions of the whole course.", "Add --course.")
+        raise UsageError("--html plots the predictions of the whole course.", "Add --course.")
     workspace = here()
     rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
     cases = load_drawn(workspace)
@@ -54,7 +56,7 @@ def command(
     if rows:
         _show(rows)
     else:
-        say("There are no checks yet: `lab check` makes one.")
+        say("No checks yet. `lab check` runs one.")
     _show_diagnoses(workspace, record)
     for case in cases:
         said = {True: "named its cause", False: "did not name its cause", None: "not answered yet"}[case.named]
@@ -70,19 +72,21 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif found is None:
-        say("No check has a prediction beside a measured gain yet: `lab diagnose` asks for one where there is a gain.")
+        say(
+            "No check has both a prediction and a measured gain yet. `lab diagnose` asks for a prediction where there is a gain."
+        )
     else:
         _show_calibration(found)
 
 
 def _foretold(slug: str, place: str) -> list[PastPrediction]:
-    """The prediction of a lab beside what its last measured check found; none where its folder is gone or nothing was measured."""
+    """A lab's prediction and what its last check measured; None if its folder is gone or nothing was measured."""
     if not is_workspace(Path(place)):
         return []
     try:
         attempts = load_attempts(open_workspace(Path(place)))
     except LabError:
-        return []  # of an older version: the other labs' predictions count all the same
+        return []  # from an older version: the other labs' predictions still count
     known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
     measured = [(made.predicted, made.measured) for made in known if made.measured]
     return [PastPrediction(find_lab(slug).name, *measured[-1])] if measured else []
@@ -113,7 +117,7 @@ def _row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """The diagnoses as they were committed: the first counts, the others are corrections of it."""
+    """The committed diagnoses: the first counts, the others are corrections."""
     for number, made in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
         answers = ", ".join(
@@ -133,7 +137,7 @@ _STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "m
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """One line a check; on a narrow terminal the words at its end go below."""
+    """One line per check; on a narrow terminal the text at the end wraps below."""
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")

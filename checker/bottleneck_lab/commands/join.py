@@ -17,13 +17,13 @@ EXAMPLE = "lab join http://192.168.1.20:8321 K7QM-X2DF-9RHT --name Ada"
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="The server's address, as the instructor shows it.")],
+    url: Annotated[str, typer.Argument(help="The server's address, from your instructor.")],
     code: Annotated[str, typer.Argument(help="The join code.")],
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Your name, or a pseudonym.", show_default=False)
     ] = None,
     student_id: Annotated[
-        str | None, typer.Option("--id", help="Your student id, where the cohort has a roster.", show_default=False)
+        str | None, typer.Option("--id", help="Your student id, if the cohort has a roster.", show_default=False)
     ] = None,
 ) -> None:
     """Join a cohort. No account is needed: a name or pseudonym will do."""
@@ -31,9 +31,9 @@ def command(
     client, earlier = Client(url, told=note), load_membership()
     joined = client.join(Join(code, name or _ask_name(), student_id))
     remember(Membership(client.url, joined))
-    say(f"You are in '{joined.cohort_name}' as {joined.name}.", style="green")
+    say(f"You have joined '{joined.cohort_name}' as {joined.name}.", style="green")
     if earlier and earlier.joined.cohort != joined.cohort:
-        say(f"`lab submit` goes there now, and no longer to '{earlier.joined.cohort_name}'.")
+        say(f"`lab submit` now goes there instead of to '{earlier.joined.cohort_name}'.")
     say("Next: lab start, then lab submit when your own check passes. `lab status` shows where you stand.")
 
 

@@ -12,7 +12,7 @@ EXAMPLE = "lab list --json"
 
 
 def command(json: Json = False) -> None:
-    """Show the course: every lab, what you learned in it, and how far you are."""
+    """List the course's labs, with your progress and results."""
     done = load_progress().labs
     rows = [_row(lab, done.get(slug)) for slug, lab in load_labs().items()]
     if json:
@@ -43,10 +43,10 @@ def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
 
 
 def _stage(name: str, rows: list[dict[str, Any]], able: str) -> str:
-    """A stage's name, how far one is in it, and what it is for."""
+    """A stage's name, the learner's progress in it, and what it teaches."""
     passed = sum(row["stage"] == name and row["state"] == "passed" for row in rows)
     told = f"{name}, {passed} of {sum(row['stage'] == name for row in rows)} passed"
-    return f"{told}: after it you can {able}" if able else told
+    return f"{told}: by the end you can {able}" if able else told
 
 
 def _show(rows: list[dict[str, Any]], able: dict[str, str]) -> None:
@@ -62,4 +62,4 @@ def _show(rows: list[dict[str, Any]], able: dict[str, str]) -> None:
         about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]
         if about:
             say(f"{'':5}{'; '.join(about)}", style="dim")
-    say("\n`lab start LAB` starts one; `lab` on its own says what to do next.", style="dim")
+    say("\n`lab start LAB` starts one; `lab` on its own shows what to do next.", style="dim")

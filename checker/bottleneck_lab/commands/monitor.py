@@ -29,11 +29,11 @@ _Port = Annotated[
         min=0,
         max=65535,
         metavar="PORT",
-        help="Serve the latest sample on this port, to this machine only.",
+        help="Serve the latest sample to Prometheus on this port, to this machine only.",
     ),
 ]
 _Steps = Annotated[
-    Path | None, typer.Option("--steps", help="A file to which the workload writes the number of steps it has made.")
+    Path | None, typer.Option("--steps", help="A file to which the workload writes how many steps it has done.")
 ]
 
 
@@ -46,9 +46,9 @@ def command(
     prometheus: _Port = None,
     json: Json = False,
 ) -> None:
-    """Show the GPUs' utilisation, memory, power and clocks, the machine's load, and the workload's step rate.
+    """Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's step rate.
 
-    With --json, one line per sample. Utilisation only says that some kernel was running, not that the GPU was used well; `lab profile` shows that.
+    With --json, one line per sample. Utilisation only means that some kernel was running, not that the GPU was used well; `lab profile` shows that.
     """
     nvml, no_gpu = open_nvml()
     if no_gpu:
@@ -102,7 +102,7 @@ def _draw(samples: Iterator[Sample]) -> None:
 
 
 def _table(sample: Sample) -> Table:
-    """Names in the first column, figures in the second; a GPU is one line."""
+    """Names in the first column, figures in the second; one line per GPU."""
     host = sample.host
     table = Table.grid(padding=(0, 2))
     for gpu in sample.gpus:
@@ -117,7 +117,7 @@ def _table(sample: Sample) -> Table:
     table.add_row("CPU", f"busy {_percent(host.cpu_share)} of {host.cores} cores, load {host.load:.1f}, memory {used}")
     table.add_row("waiting for", waits)
     if sample.steps is not None:
-        table.add_row("steps", f"{sample.steps:g}, {_figure(sample.steps_per_s, '.2f')} a second")
+        table.add_row("steps", f"{sample.steps:g}, {_figure(sample.steps_per_s, '.2f')} per second")
     return table
 
 

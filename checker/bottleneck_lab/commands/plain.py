@@ -13,7 +13,7 @@ _INSIDE = {" → ": " to ", " · ": ", ", " ✓": " ok", " ✗": " not ok"}
 
 
 def plain_line(line: str) -> str | None:
-    """`line` as it is best read aloud; None where nothing of it is left."""
+    """`line` in a form that reads well aloud; None if nothing is left."""
     text = " ".join(_DRAWN.sub(" ", line).split())
     if not text:
         return None if line.strip() else ""
@@ -26,7 +26,7 @@ def plain_line(line: str) -> str | None:
 
 
 class PlainLines:
-    """A text stream that writes what it is given to another, line by line, as `plain_line` has it. It is no terminal."""
+    """A text stream that passes its input to another, line by line, through `plain_line`. It is not a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -42,7 +42,7 @@ class PlainLines:
         return len(text)
 
     def flush(self) -> None:
-        """Writes also a line that is not complete, such as a question."""
+        """Also writes an incomplete line, such as a question."""
         begun, self._begun = self._begun, ""
         if begun.strip():
             self._stream.write((plain_line(begun) or "") + " ")

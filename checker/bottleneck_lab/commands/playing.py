@@ -1,4 +1,4 @@
-"""Going through a lab as its learners will: the same commands, in a folder and a home of their own, that are gone afterwards."""
+"""Going through a lab as its learners will: the same commands, in a folder and their own home, that are gone afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKED = "0-1 ms"
 
 
 def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:
-    """Print the brief and what each command says, from `lab start` to the verdict on the shipped files; the last command's status.
+    """Print the brief and each command's output, from `lab start` to the verdict on the shipped files. Returns the last command's status.
 
     The diagnosis is the solution's. Without `measure` there is no verdict; with `solve` there is a second one, on the solution's files.
     """
@@ -42,7 +42,7 @@ def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:
 
 
 def _commands(lab: Lab, *, measure: bool) -> Iterator[list[str]]:
-    """What a learner types, in order: evidence while blind, every hint, the questions, their answers, then causes and verdict."""
+    """The commands a learner types, in order: blind evidence, every hint, the questions, the answers, then causes and verdict."""
     yield ["profile"] if lab.spec.evidence == "profile" else ["run"]
     yield from (["hint"] for _ in lab.spec.hints)
     if lab.spec.questions:
@@ -81,7 +81,7 @@ def _run(arguments: list[str], folder: Path, own: Path) -> int:
 
 
 def _content() -> dict[str, str]:
-    """The folders of labs that were named from here, as they are called from anywhere."""
+    """The lab folders given on the command line, as absolute paths."""
     named = {
         name: os.environ[name] for name in ("BOTTLENECK_LAB_CONTENT", "BOTTLENECK_LAB_PACKS") if name in os.environ
     }

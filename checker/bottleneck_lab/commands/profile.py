@@ -36,22 +36,22 @@ from bottleneck_lab.workspace.home import home
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
 _Program = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program; by default this folder's lab.")
+    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab).")
 ]
-_Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new folder; by default captures/NNNN-TOOL.")]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")]
 _Limit = Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")]
 _Shapes = Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")]
-_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: write a folder for TensorBoard too.")]
+_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: also write a folder for TensorBoard.")]
 _Schedule = Annotated[
     str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps.")
 ]
 _Metrics = Annotated[
-    str, typer.Option("--metrics", help="ncu: these metrics, separated by commas, instead of its full set.")
+    str, typer.Option("--metrics", help="ncu: measure these metrics (comma-separated) instead of its full set.")
 ]
 _Check = Annotated[
     str,
     typer.Option(
-        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several, separated by commas."
+        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several of them (comma-separated)."
     ),
 ]
 
@@ -65,10 +65,12 @@ def command(
     limit_s: _Limit = 3600.0,
     shapes: _Shapes = True,
     memory: Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")] = False,
-    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")] = False,
     schedule: _Schedule = None,
     tensorboard: _Tensorboard = False,
-    kernel: Annotated[str, typer.Option("--kernel", help="ncu: kernels whose name matches this expression.")] = "",
+    kernel: Annotated[
+        str, typer.Option("--kernel", help="ncu: only kernels whose name matches this regular expression.")
+    ] = "",
     launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
     skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")] = 0,
     metrics: _Metrics = "",
@@ -78,7 +80,7 @@ def command(
 ) -> None:
     """Capture the lab's workload, or any program after `--`, and show where the time went.
 
-    The profiler's own command line is shown: it can be copied and run by hand.
+    Prints the profiler's own command line, so you can copy it and run it by hand.
     """
     options = Options(
         shapes=shapes,
@@ -103,8 +105,8 @@ def command(
 
 def _only_for_programs() -> None:
     raise UsageError(
-        "In a lab a capture is always made the same way; only --tool and --device can be chosen.",
-        "Name the program, with the arguments that it needs, to use the other options: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
+        "A lab's captures are always made the same way; you can only choose --tool and --device.",
+        "To use other options, name the program and its arguments: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
     )
 
 
@@ -123,7 +125,7 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
 def _known_check(names: str) -> str:
     for name in names.split(","):
         if name not in CHECKS:
-            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"There are: {', '.join(CHECKS)}.")
+            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"Choose from {', '.join(CHECKS)}.")
     return names
 
 
@@ -158,7 +160,7 @@ def _profile_program(
 
 @contextmanager
 def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
-    """What the capture is to be called, and the unfinished folder in which it is made. What fails leaves nothing."""
+    """The capture's final name, and the unfinished folder in which it is made. A failure leaves nothing behind."""
     final = out.expanduser().absolute() if out else None
     parent = final.parent if final else Path.cwd() / "captures"
     made_parent = not parent.exists()
@@ -169,8 +171,8 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
             return
         with locked_folder(parent / f"{UNFINISHED}{final.name}") as unfinished:
             if unfinished is None or final.exists():
-                state = "exists already" if unfinished else "is being made by another command"
-                raise UsageError(f"{final} {state}.", "Name a folder that does not exist yet with --out.")
+                state = "already exists" if unfinished else "is being written by another command"
+                raise UsageError(f"{final} {state}.", "Use --out with a folder that does not exist yet.")
             yield final, unfinished
     finally:
         if made_parent:
@@ -182,7 +184,7 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
     """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
-    note(f"The program ran for {captured.ended.seconds:.1f} s, recording and writing included. Reading the capture…")
+    note(f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing. Reading the capture…")
     timeline = None
     if tool == "nsys":
         timeline = _unless_empty(request.out, captured)
@@ -193,7 +195,7 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
 
 
 def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
-    """The timeline of an nsys capture; None for one that holds only what is for nsys' own window, as of a program without CUDA and NVTX."""
+    """The timeline of an nsys capture; None if it has data only for nsys-ui, as for a program without CUDA and NVTX."""
     try:
         return read_timeline(folder)
     except CaptureError as error:
@@ -229,12 +231,12 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
 
 
 def _as_shown(summary: Summary, folder: Path) -> Summary:
-    """What of a capture's summary may be seen where it lies: in a lab without a diagnosis, no causes."""
+    """The part of a capture's summary that may be shown: no causes in a lab without a diagnosis."""
     return evidence_only(summary) if is_blind_at(folder) else summary
 
 
 def _show_kernels(folder: Path, files: list[str]) -> None:
-    """The kernels' counters, one's own beside the library's, and what to attack first."""
+    """The kernels' counters, the learner's own next to the library's, and what to attack first."""
     blind = is_blind_at(folder)
     for name in files:
         timeline = load(folder / name)
@@ -257,13 +259,13 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         render_summary(summary, console())
     _show_description(folder, tool)
     read_s = time.monotonic() - recorded
-    note(f"Recording took {recorded - began:.1f} s, starting and writing included; reading took {read_s:.1f} s.")
+    note(f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took {read_s:.1f} s.")
     note(f"The capture is in {folder}")
     tell_next(workspace)
 
 
 def _show_description(folder: Path, tool: str) -> None:
-    """What `capture.json` says besides: kernels, remarks, and the command by which the learner can do the same."""
+    """Further entries of `capture.json`: kernels, remarks, and the command that repeats the capture by hand."""
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -274,7 +276,7 @@ def _show_description(folder: Path, tool: str) -> None:
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
-    """Make one capture of the workspace's workload; its folder. Leaves nothing behind when it fails."""
+    """Make one capture of the workspace's workload and return its folder. Leaves nothing behind on failure."""
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch("`lab profile`")

@@ -1,4 +1,4 @@
-"""Measuring a lab for its author: the starter's capture, the starter, the solution, every variant and every mutant, each graded as a learner's work is."""
+"""Proving a lab for its author: the starter's capture, the starter, the solution, every variant and every mutant, each graded like a learner's work."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _row(
     problems: list[str],
     misses: list[str] | None = None,
 ) -> Row:
-    """What came out of one check. `misses` are the criteria that wrong work must not meet; None for right work, which must meet them all."""
+    """The result of one check. `misses` are the criteria that wrong work must fail; None for correct work, which must meet all."""
     found = margins_of(verdict, lab.spec.devices[device].criteria)
     margins = [margin for margin in found if misses is None or margin.criterion in misses]
     what = " ".join(filter(None, (part.removesuffix("s"), name, f"on {device}")))
@@ -93,14 +93,14 @@ def _row(
 
 
 def machine() -> str:
-    """This machine in a few words, as calibration tells machines apart: its GPU where there is one, else its CPU."""
+    """A short name for this machine, by which calibration tells machines apart: its GPU, or else its CPU."""
     found = fingerprint()
     gpu = found.get("gpu", "none")
     return gpu if gpu != "none" else f"{found['cpu']}, {found['cores']} cores"
 
 
 def _has_capture(lab: Lab) -> bool:
-    """Whether learners capture the lab, or it says something of a capture all the same."""
+    """Whether learners capture this lab, or lab.toml says something about a capture anyway."""
     spec = lab.spec
     said = [
         spec.taught,
@@ -111,10 +111,7 @@ def _has_capture(lab: Lab) -> bool:
 
 
 def capture_problems(lab: Lab, device: Device) -> list[str]:
-    """What a capture of the shipped workload shows otherwise than lab.toml says.
-
-    Where recording is the learner's task, the solution records it.
-    """
+    """Where a capture of the shipped workload contradicts lab.toml. If recording is the learner's task, the solution records it."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace, out = Path(temporary) / "work", Path(temporary) / "capture"
         out.mkdir()
@@ -133,7 +130,7 @@ def capture_problems(lab: Lab, device: Device) -> list[str]:
 
 
 def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
-    """What the capture of a sibling shows otherwise than lab.toml says."""
+    """Where the capture of a sibling contradicts lab.toml."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
         try:
             traces = generate(lab, sibling.program, 1, Path(folder))
@@ -144,7 +141,7 @@ def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
 
 
 def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
-    """Why the starter is not what it must be: right, and too slow for the reason that it declares."""
+    """Why the starter is not what it must be: correct, and too slow for its declared reason."""
     wanted = lab.spec.starter_fails
     if verdict.outcome != "FAIL" or verdict.reason != wanted:
         return [f"It should FAIL ({wanted}), but: {_said(verdict)}"]
@@ -153,12 +150,12 @@ def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
 
 
 def pass_problems(verdict: Verdict) -> list[str]:
-    """Why right work is not what it must be."""
+    """Why correct work did not pass."""
     return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {_said(verdict)}"]
 
 
 def _said(verdict: Verdict) -> str:
-    """The verdict in a line, to an author, whose fault an ERROR may well be."""
+    """The verdict in one line for the author, who may well have caused an ERROR."""
     reason = f" ({verdict.reason})" if verdict.reason else ""
     return f"{verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
 
@@ -206,7 +203,7 @@ def _check_there(lab: Lab, folder: Path, workspace: Path, device: Device, sandbo
 
 
 def lay_out(lab: Lab, folder: Path, workspace: Path) -> None:
-    """Puts into `workspace` what a learner may edit, of `folder`, with the diagnosis that belongs to it."""
+    """Copies the editable files of `folder` and the matching diagnosis into `workspace`."""
     for name in (*lab.spec.editable, "diagnosis.toml"):
         beside = lab.path if folder == lab.path else lab.solution
         source = next((path for path in (folder / name, beside / name, lab.path / name) if path.is_file()), None)

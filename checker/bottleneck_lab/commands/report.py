@@ -1,4 +1,4 @@
-"""`lab report`: what a capture and the latest check say."""
+"""`lab report`: what a capture and the latest check show."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import (
     Known,
     analyse_capture,
+    capture_figures,
     circumstances,
     mismatch,
     readable,
-    seen,
     trace_files,
 )
 from bottleneck_lab.commands.screen import console
@@ -61,44 +61,50 @@ from bottleneck_lab.workspace.siblings import open_case, traces_of
 EXAMPLE = "lab report --html report.html"
 
 _OPEN_S = 120
-"""How long a browser has to fetch the trace: it may first have to be started."""
+"""How long to wait for a browser to fetch the trace; it may have to start first."""
 
 
 def command(
     capture: Annotated[
         str | None,
         typer.Argument(
-            help="A capture's number, any trace file, memory snapshot or capture folder, also one of several ranks' traces; by default this lab's latest.",
+            help="A capture's number, or a trace file, memory snapshot or capture folder, also of several ranks (default: this lab's latest).",
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page there.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write one self-contained HTML page to this file.")
+    ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Open the trace in Perfetto; it stays on this machine.")
+        bool, typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine.")
     ] = False,
     query: Annotated[
-        str | None, typer.Option("--query", metavar="SQL", help="Ask the capture's tables; times are in ns.")
+        str | None,
+        typer.Option("--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="BEGIN-END", help="What every thread did in a stretch: 12.5-14 ms.")
+        str | None,
+        typer.Option("--at", metavar="BEGIN-END", help="Show what every thread did in a stretch of time: 12.5-14ms."),
     ] = None,
     gap: Annotated[
-        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for the N-th longest gap of a device.")
+        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap.")
     ] = None,
-    sibling: Annotated[bool, typer.Option("--sibling", help="The case that `lab diagnose --sibling` drew.")] = False,
+    sibling: Annotated[
+        bool, typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew.")
+    ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             "--recorded",
             metavar="TOOL",
-            help="The report that came with this lab: ncu. Its counters are made up until a GPU has recorded real ones.",
+            help="Show the report that ships with this lab: ncu. Its counters are synthetic until real ones are recorded on a GPU.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.
 
-    In a lab, causes and findings appear once a diagnosis is committed. Elsewhere nothing is hidden.
+    In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
     subject = recorded_subject(recorded) if recorded else sibling_subject() if sibling else find_subject(capture)
@@ -118,7 +124,7 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: trace files, the capture's folder where there is one, and the lab that it was made in.
+    """What a report is about: trace files, the capture's folder if there is one, and the lab that it was made in.
 
     `blind`: causes are the reader's to find, and are not shown.
     """
@@ -150,7 +156,7 @@ class Subject:
 
 
 def find_subject(what: str | None) -> Subject:
-    """A file or folder of that name, or a capture of the workspace that one stands in. Raises UsageError, CaptureError."""
+    """A file or folder with that name, or a capture of the current workspace. Raises UsageError, CaptureError."""
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
@@ -169,36 +175,36 @@ def find_subject(what: str | None) -> Subject:
 
 
 def _own_capture(what: str | None) -> Path | None:
-    """Outside a lab, the capture of that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
+    """Outside a lab, the capture with that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
     found = [(number, path) for number, path in numbered(Path.cwd() / "captures") if (path / "capture.json").is_file()]
     wanted = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
     return wanted[-1] if wanted else None
 
 
 def recorded_subject(tool: str) -> Subject:
-    """A capture of this lab's shipped code that came with it, for machines that cannot make one: recorded on a GPU, else made up, as it then says.
+    """The capture of the shipped code that ships with this lab, for machines that cannot make one: recorded on a GPU, or synthetic, which it then states.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     workspace = here()
     slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
     found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
     if not found:
-        raise UsageError(f"{slug} came with no report of '{tool}'.", "`lab profile` makes a capture here.")
+        raise UsageError(f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`.")
     return Subject(found[:1], blind=is_blind_at(workspace.root))
 
 
 def sibling_subject() -> Subject:
-    """The case that was drawn last in this lab; blind until it is answered. Raises UsageError where none was drawn."""
+    """The case last drawn in this lab; blind until it is answered. Raises UsageError if none was drawn."""
     workspace = here()
     traces = traces_of(workspace)
     if not traces:
-        raise UsageError("No further case has been drawn here.", "`lab diagnose --sibling` draws one.")
+        raise UsageError("No other case has been drawn here.", "`lab diagnose --sibling` draws one.")
     return Subject(traces, blind=open_case(workspace) is not None)
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
-    """A memory snapshot: who holds what. It names no cause, so that a lab's readers may see all of it."""
+    """A memory snapshot: which lines hold what. It names no cause, so nothing in it has to be hidden."""
     memory = find_device_memory(load_snapshot(path))
     if html:
         say(f"The report is in {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}")
@@ -231,7 +237,7 @@ def _show(subject: Subject, *, json: bool) -> None:
 
 
 def _show_answers(workspace: Workspace, known: Known) -> None:
-    """The committed diagnosis, the learner's figures beside the tool's."""
+    """The committed diagnosis, with the learner's figures next to the tool's."""
     answers = _answers(workspace, known)
     if answers:
         say("\nYour diagnosis", style="bold")
@@ -248,7 +254,7 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     if stretch is None:
         raise UsageError(
             f"'{at}' is not a stretch of time." if at else f"There is no gap {gap} in this capture.",
-            "Give begin and end from the capture's begin: `lab report --at 12.5-14ms`."
+            "Give its start and end, counted from the start of the capture: `lab report --at 12.5-14ms`."
             if at
             else "`lab report` lists the gaps.",
         )
@@ -284,7 +290,7 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
 
 
 def write_html(subject: Subject, target: Path) -> Path:
-    """Write the page about one capture and every attempt so far to `target`, whole or not at all; `target`."""
+    """Write the page about one capture and every attempt so far to `target`, completely or not at all; `target`."""
     found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
@@ -306,11 +312,11 @@ def _write(page: str, target: Path) -> Path:
 
 
 def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
-    """The committed answers, each beside what the capture shows; whether they are right, `lab check` says. `known` has been read already."""
+    """The committed answers, each next to what the capture shows; only `lab check` says whether they are right. `known` was read before."""
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
-    answers, capture = commitments[-1].answers, seen(workspace, commitments[-1].capture, known)
+    answers, capture = commitments[-1].answers, capture_figures(workspace, commitments[-1].capture, known)
     return [
         AnsweredQuestion(
             question.ask, format_answer(question, answers[question.id]), describe_reading(question, answers, capture)
@@ -321,13 +327,13 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
 
 
 def open_trace(trace: Path, *, port: int | None = None) -> None:
-    """Hand the trace to Perfetto in a browser, or say how to do it by hand. `port` other than Perfetto's own is for tests."""
+    """Hand the trace to Perfetto in a browser, or explain how to do it by hand. Tests use another `port`."""
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):
-            say("There is no browser here that could be opened.")
+            say("No browser could be opened here.")
         elif served.wait(_OPEN_S):
-            say("Perfetto has the trace.")
+            say("Perfetto has loaded the trace.")
             return
         else:
             say(f"No browser fetched the trace within {_OPEN_S} seconds.")

@@ -15,15 +15,15 @@ EXAMPLE = "lab reset --update"
 def command(
     update: Annotated[
         bool,
-        typer.Option("--update", help="Only bring in changes to the lab itself; leave the files you edit as they are."),
+        typer.Option("--update", help="Only update the lab's own files; leave the files you edit alone."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Restore the lab's original files. Your own versions are kept, and you are told where."""
+    """Restore the lab's original files. Your edited files are saved first."""
     workspace = here()
     kept = reset_workspace(workspace, update_only=update)
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})
         return
     say("The lab's own files match the installed lab again." if update else "The lab's original files are back.")
-    say(f"Your edited files are kept in {kept}" if kept else "None of your files were replaced.")
+    say(f"Your edited files are saved in {kept}" if kept else "None of your files were replaced.")

@@ -27,14 +27,14 @@ Ranks = Annotated[
     str | None,
     typer.Option(
         "--ranks",
-        help="For a distributed lab: extend its modelled scaling to these numbers of ranks.",
+        help="For a distributed lab: extend its modelled scaling to these rank counts.",
         metavar="N,N,…",
     ),
 ]
 
 
 def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = None) -> None:
-    """Run the workload in this folder as it is now, and show its output."""
+    """Run this lab's workload as it is now, and show its output."""
     workspace = here()
     workspace.require_current()
     require_torch("`lab run`")
@@ -65,7 +65,7 @@ def _run(workspace: Workspace, device: Device) -> None:
         on_line=lambda line: say(line.rstrip("\n")),
     )
     if status:
-        say(f"The workload ended with status {status}.", style="red")
+        say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
 
 

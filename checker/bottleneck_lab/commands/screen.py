@@ -1,4 +1,4 @@
-"""What commands draw with Rich: consoles and progress bars. A file of its own, since Rich takes 40 ms to load and `lab list` does without."""
+"""What commands draw with Rich: consoles and progress bars. A separate file, because Rich takes 40 ms to load and `lab list` does without it."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ _LOOK = "`lab report --sibling` shows its capture, with --html as a page with th
 
 
 def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
-    """Draw a case where none is open, tell its story, and take the answers: once, and for good."""
+    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
     if is_blind(workspace):
-        raise UsageError("First comes this lab's own diagnosis.", "`lab diagnose` commits it.")
+        raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = siblings.open_case(workspace) is None
     case = siblings.draw(workspace, random.SystemRandom())
     story = siblings.spec_of(workspace, case).story
@@ -50,7 +50,7 @@ def _tell_case(story: str, missing: list[str], *, json: bool) -> None:
         for number, choice in enumerate(question.choices, 1):
             say(f"  {number}  {choice}", hang=3)
     if missing:
-        say(f"\nBoth answers are needed at once; {', '.join(missing)} is missing.", style="yellow")
+        say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
     say("\nNext: lab report --sibling", style="bold")
     say("Then: lab diagnose --sibling")
 

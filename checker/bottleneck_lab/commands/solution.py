@@ -19,13 +19,13 @@ EXAMPLE = "lab solution --show"
 
 
 def command(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the write-up only; leave your files as they are.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Copy the reference solution into this folder. Your own files are kept."""
+    """Copy the reference solution into this folder. Your own files are saved first."""
     workspace = here()
     if not yes:
         _ask(show=show)
@@ -63,5 +63,5 @@ def _tell(text: str, editable: list[str], kept: str | None, *, show: bool) -> No
         return
     say(f"\nThe reference solution is in {', '.join([*editable, 'diagnosis.toml'])}.")
     if kept:
-        say(f"Your own files are kept in {kept}")
+        say(f"Your own files are saved in {kept}")
     say("Next: lab check", style="bold")

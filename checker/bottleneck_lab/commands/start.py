@@ -1,4 +1,4 @@
-"""`lab start`: start a lab in a folder of its own."""
+"""`lab start`: start a lab in a new folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
         ),
     ],
     folder: Annotated[
-        Path | None, typer.Argument(help="A new or empty folder; by default, one here named after the lab.")
+        Path | None, typer.Argument(help="A new or empty folder (default: one here, named after the lab).")
     ] = None,
     device: DeviceName = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Do not create the data set now.")] = False,
@@ -52,12 +52,12 @@ def command(
 def _tell(workspace: Workspace, *, new: bool) -> None:
     spec = workspace.lab.spec
     if not new:
-        say(f"You started '{workspace.lab.name}' in this folder before; nothing was changed.")
+        say(f"'{workspace.lab.name}' was already started in this folder; nothing was changed.")
     else:
         say(f"Started '{workspace.lab.name}' on {workspace.info.device}: {spec.title}")
         if workspace.info.device == "virtual":
             say(
-                "`virtual` is an emulated accelerator: your host code runs for real, the device's time is modelled.",
+                "`virtual` is an emulated accelerator: your host code runs for real; the device's times are modelled.",
                 style="dim",
             )
         if "cuda" in spec.devices and gpus() and (missing := gpus_missing(workspace.lab)):
@@ -67,6 +67,6 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
 
 
 def _quoted(path: Path) -> str:
-    """A path as a shell takes it."""
+    """A path, quoted for the shell."""
     relative = os.path.relpath(path)
     return shlex.quote(relative if len(relative) < len(str(path)) else str(path))

@@ -18,12 +18,10 @@ EXAMPLE = "lab status --web"
 
 
 def command(
-    web: Annotated[
-        bool, typer.Option("--web", help="Print a link that opens your own page in a browser, once.")
-    ] = False,
+    web: Annotated[bool, typer.Option("--web", help="Print a one-time link to your own page.")] = False,
     json: Json = False,
 ) -> None:
-    """Show where you stand in the cohort: submissions, what is left, announcements."""
+    """Show your standing in the cohort: submissions, how many are left, announcements."""
 
     membership = require_membership()
     client = Client(membership.url, membership.joined.token, told=note)
@@ -43,7 +41,7 @@ def _show(me: Me, url: str) -> None:
     for text in me.announcements:
         say(f"» {text}", style="yellow", hang=2)
     if me.paused:
-        say("Measuring is paused; you can submit all the same.", style="yellow")
+        say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
@@ -60,7 +58,7 @@ def _show_standing(standing: Standing) -> None:
     told = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
     if standing.state == "queued":
         wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
-        told = f"waiting, {standing.ahead} before you{wait}"
+        told = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
         told = "being measured"
     say(

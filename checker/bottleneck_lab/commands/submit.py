@@ -1,4 +1,4 @@
-"""`lab submit`: hand in what stands in the workspace, to be measured by the cohort's runner."""
+"""`lab submit`: submit the workspace's files, to be measured by the cohort's runner."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EXAMPLE = "lab submit"
 LONG_POLL_S = 20.0
 
 Leave = Annotated[
-    bool, typer.Option("--no-wait", help="Return once it is stored; `lab status` shows the verdict later.")
+    bool, typer.Option("--no-wait", help="Return once the submission is stored; `lab status` shows the verdict later.")
 ]
 
 
 def command(device: DeviceName = None, no_wait: Leave = False, json: Json = False) -> None:
-    """Hand in your work to the cohort that you joined.
+    """Submit your work to your cohort.
 
     Exit code, when it waits: that of the verdict, as for `lab check`.
     """
@@ -56,7 +56,7 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
 
 
 def _send(workspace: Workspace, client: Client, membership: Membership, device: str | None) -> Accepted:
-    """Send, and keep the receipt, once it has been checked against the cohort's key."""
+    """Send the files, and keep the receipt once it has been verified with the cohort's key."""
 
     require_diagnosis(workspace)
     capture = _send_capture(workspace, client)
@@ -67,7 +67,7 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
     if problem:
         raise MachineError(
             f"The server's receipt is not genuine: {problem}",
-            "Ask your instructor; join again if the cohort was made anew.",
+            "Ask your instructor. If the cohort was recreated, join again.",
         )
     keep_receipt(accepted.receipt)
     forget_unsent()
@@ -75,7 +75,7 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
 
 
 def _send_capture(workspace: Workspace, client: Client) -> str | None:
-    """Send the capture that the diagnosis is about; None where there is none that can travel."""
+    """Send the capture that the diagnosis is about; None if there is none that can be sent."""
     commitments = load_record(workspace).commitments
     named = workspace.captures / commitments[-1].capture if commitments and commitments[-1].capture else None
     folder = named if named and named.is_dir() else evidence_capture(workspace)
@@ -84,18 +84,18 @@ def _send_capture(workspace: Workspace, client: Client) -> str | None:
     try:
         files = capture_files(folder)
     except LabError as error:
-        note(f"{folder.name} stays here: {error.message}")
+        note(f"{folder.name} was not sent: {error.message}")
         return None
     if files is None:
         note(
-            f"{folder.name} stays here: it has more than {MAX_CAPTURE_BYTES >> 20} MiB. What you read off it is not compared."
+            f"{folder.name} was not sent: it is larger than {MAX_CAPTURE_BYTES >> 20} MiB. Your answers will not be compared with it."
         )
         return None
     return client.send_capture(files)
 
 
 def _device(workspace: Workspace, asked: str | None) -> Any:
-    """A GPU need not be here: it is the runner that measures."""
+    """This machine needs no GPU: the runner measures."""
 
     known = workspace.lab.spec.devices
     if asked is not None and asked not in known:
@@ -104,12 +104,12 @@ def _device(workspace: Workspace, asked: str | None) -> Any:
 
 
 def _figures(workspace: Workspace) -> dict[str, float]:
-    """What the captures show. One that cannot be read is no reason not to submit."""
+    """What the captures show. An unreadable capture does not prevent submitting."""
 
     try:
         seen = figures(workspace) or {}
     except LabError as error:
-        note(f"Your capture is left out: {error.message}")
+        note(f"Your capture was not sent: {error.message}")
         return {}
     return {name: value for name, value in seen.items() if math.isfinite(value)}
 
@@ -122,21 +122,21 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
         style="green",
     )
     wait = (
-        "no runner is at work yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
+        "no runner is working yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
     )
-    say(f"{accepted.ahead} before you; {wait}.")
+    say(f"{accepted.ahead} ahead of you; {wait}.")
     if accepted.left is not None:
-        say(f"{accepted.left} submissions for this lab are left.")
+        say(f"{accepted.left} submissions left for this lab.")
 
 
 def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
-    """Wait for the verdict and tell each change once. Ctrl-C leaves: the submission stays where it is."""
+    """Wait for the verdict and report each change once. Ctrl-C stops waiting; the submission stays queued."""
 
     standing, said = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
-        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} before you."
+        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} ahead of you."
         if line != said and not quiet:
-            note(f"{line} (Ctrl-C leaves; the submission stays.)" if not said else line)
+            note(f"{line} (Ctrl-C stops waiting; the submission stays.)" if not said else line)
         said = line
         standing = client.standing(standing.submission, standing.version, LONG_POLL_S)
     return standing
@@ -158,11 +158,11 @@ def _show_none(standing: Standing) -> None:
 
     say(standing.note or "Measured.")
     if standing.state == "failed":
-        say("The machine failed, not your work; it does not count. Your instructor sees it.")
+        say("The machine failed, not your work. This does not count, and your instructor can see it.")
 
 
 def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
-    """The verdict, which is believed only with the cohort's signature on it. Exits with its code."""
+    """Print the verdict, which must carry the cohort's signature, and exit with its code."""
 
     joined, document = membership.joined, standing.verdict or ""
     checked = verify_bytes(document.encode(), public_key_of(joined.public_key.encode()))
@@ -173,9 +173,11 @@ def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) ->
         or bound is None
         or (bound.learner, bound.submission) != (joined.learner, standing.submission)
     ):
-        raise MachineError("The verdict that came is not genuine.", "Ask your instructor to look at this submission.")
+        raise MachineError(
+            "The verdict that arrived is not genuine.", "Ask your instructor to look at this submission."
+        )
     kept = keep_verdict(joined.cohort, standing.submission, document)
     if not quiet:
         render_verdict(checked.verdict, console())
-        note(f"The signed verdict is kept in {kept}.")
+        note(f"The signed verdict is saved in {kept}.")
     raise typer.Exit(checked.verdict.outcome.exit_code)

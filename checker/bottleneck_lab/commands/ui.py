@@ -1,4 +1,4 @@
-"""What the commands share: consoles, JSON, progress, and finding the workspace that one stands in."""
+"""What the commands share: consoles, JSON, progress, and finding the current workspace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 
 def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0) -> None:
-    """Print sentences as they are; file names may hold anything, so nothing in them is markup.
+    """Print sentences literally: file names may hold anything, so nothing is treated as markup.
 
     Wrapped and styled only for a terminal; `hang` indents what is wrapped by so many columns more than its first line.
     Rich could do it too, but takes 40 ms to load: half of what `lab list` needs otherwise.
@@ -62,10 +62,10 @@ def print_json(value: Any) -> None:
 
 
 def here() -> Workspace:
-    """The workspace of the current folder. Raises UsageError where there is none."""
+    """The workspace of the current folder. Raises UsageError if there is none."""
     return find_workspace(Path.cwd())
 
 
 def waiting(holder: str) -> None:
-    """Say that a lock is taken, and by whom."""
+    """Report that a lock is taken, and by whom."""
     note(f"{holder} is running in this folder; waiting for it to finish (Ctrl-C to give up).")

@@ -17,7 +17,7 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A verdict that a cohort's runner signed, or a receipt.")],
+    file: Annotated[Path, typer.Argument(help="A verdict signed by a cohort's runner, or a receipt.")],
     key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
     learner: Annotated[
         str | None,
@@ -25,7 +25,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check the signature on a verdict, offline, and see whose it is.
+    """Verify a verdict's signature, offline, and see whose verdict it is.
 
     Exit code 0: signed with that key, for that learner if you name one; 1: not.
     """
@@ -67,5 +67,5 @@ def _whose(verdict: Verdict) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text from a file that nobody vouches for yet, without control characters: it cannot drive the terminal or fake a line of ours."""
+    """Text from an unverified file, without control characters, so that it cannot drive the terminal or fake our output."""
     return "".join(char for char in text if char.isprintable())[:300]

@@ -24,7 +24,7 @@ def command(
     device: DeviceName = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first check.")] = False,
 ) -> None:
-    """Run a check each time you save one of the lab's editable files. Ctrl-C stops it."""
+    """Run a check every time you save one of the lab's editable files. Stop with Ctrl-C."""
     workspace = here()
     names = [*workspace.lab.spec.editable, "diagnosis.toml"]
     seen = _stamps(workspace, names)
@@ -55,7 +55,7 @@ def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int]
 
 
 def _check(workspace: Workspace, device: str | None) -> None:
-    """One check. A mistake in the learner's files is printed and watching goes on, since the next save may fix it."""
+    """One check. A mistake in the learner's files is printed and watching continues, since the next save may fix it."""
     try:
         render_verdict(check_here(workspace, device).verdict, console())
     except UsageError as error:

@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.progress import load_progress
 
 
 def command() -> None:
-    """Say where you are in the course, and what to do next."""
+    """Show where you are in the course and what to do next."""
     labs, progress = load_labs(), load_progress()
     workspace = workspace_above(Path.cwd())
     if workspace:
@@ -25,7 +25,7 @@ def command() -> None:
         for stage in load_course().stages:
             done = sum(slug in progress.labs and progress.labs[slug].passed is not None for slug in stage.labs)
             say(
-                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'then you can {stage.able}'}".rstrip(),
+                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'by the end you can {stage.able}'}".rstrip(),
                 hang=22,
             )
         _tell_step(next_lab(labs, progress))

@@ -1,4 +1,4 @@
-"""Signing a verdict, and checking offline that a signed one is as the runner wrote it.
+"""Signing a verdict, and verifying offline that a signed one is unchanged.
 
 The signature (Ed25519, RFC 8032) is over canonical bytes: the verdict's JSON with sorted keys, without whitespace and without the
 signature itself, so that re-indented or re-ordered files still verify and any other value does not. The lab's content hash and the
@@ -40,7 +40,7 @@ NAME_A_VERDICT = "Name a verdict file, as `lab check --json` writes it."
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Whether a file is a verdict signed with the given key; `verdict` is None where the file does not hold one."""
+    """Whether a file is a verdict signed with the given key; `verdict` is None if the file does not hold one."""
 
     ok: bool
     sentence: str
@@ -108,7 +108,7 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
             False, "self-attested: no signature. It was measured on the learner's own machine.", verdict
         )
     if verdict.signature is None:
-        return Verification(False, "It calls itself verified but carries no signature.", verdict)
+        return Verification(False, "It claims to be verified but has no signature.", verdict)
     signer, raw = _read_signature(verdict.signature)
     ours = fingerprint(public_key)
     if signer != ours:
@@ -116,7 +116,7 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
             False, f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.", verdict
         )
     if not _is_signed(verdict, raw, public_key):
-        return Verification(False, f"Its content is not what key {ours} signed: it was changed afterwards.", verdict)
+        return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
     told = (
         f"Verified: {outcome}"
@@ -216,7 +216,7 @@ def generate_key(path: Path) -> Path:
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     if os.path.lexists(public_path):
-        raise UsageError(f"{public_path} exists already.", "Choose another name: a key is never overwritten.")
+        raise UsageError(f"{public_path} already exists.", "Choose another name: a key is never overwritten.")
     _write_new(path, private, 0o600)
     _write_new(public_path, public, 0o644)
     return public_path
@@ -226,7 +226,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
-        raise UsageError(f"{path} exists already.", "Choose another name: a key is never overwritten.") from error
+        raise UsageError(f"{path} already exists.", "Choose another name: a key is never overwritten.") from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}.", "Choose a folder that exists and is yours."
@@ -238,7 +238,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(fd)
     except OSError as error:
-        path.unlink()  # Half a key is no key.
+        path.unlink()  # Half a key is not a key.
         raise MachineError(f"{path} could not be written: {error.strerror}.", "Make room on the disk.") from error
 
 
@@ -251,7 +251,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
             f"{path} is not an unencrypted private key in PEM form.", "Make one with `lab dev key`."
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", "Make one with `lab dev key`.")
+        raise UsageError(f"{path} is not an Ed25519 key.", "Make one with `lab dev key`.")
     return key
 
 
@@ -286,7 +286,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is not a public key in PEM form.", remedy) from error
     except TypeError as error:
-        raise UsageError(f"{path} is a key of another kind than Ed25519.", remedy) from error
+        raise UsageError(f"{path} is not an Ed25519 key.", remedy) from error
 
 
 def public_key_of(pem: bytes) -> Ed25519PublicKey:

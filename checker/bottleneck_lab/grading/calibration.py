@@ -1,4 +1,4 @@
-"""How well somebody predicts gains: over a course, what was predicted beside what was measured."""
+"""How well a learner predicts gains: predicted against measured, over the course."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PastPrediction(msgspec.Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """Predicted over measured: above 1 too much was promised."""
+        """Predicted over measured: above 1 means overpromised."""
         return self.predicted / self.measured
 
 

@@ -1,4 +1,4 @@
-"""From what was measured to what holds, and from what holds to the outcome: pure functions, a sentence for each."""
+"""From measurements to criteria, and from criteria to the outcome: pure functions, with a sentence for each."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def grade_decision(
 ) -> CriterionResult:
     """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks.
 
-    `overall`: the figure over all samples, each weighted by its time, where there is one. It is what an undecided criterion is said to have come to: the
-    median of a few samples that are far apart may be any of them.
+    `overall`: the figure over all samples, each weighted by its time, where there is one. An undecided criterion quotes it, since the median of a few
+    scattered samples may be any of them.
     """
     result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
     if overall is None or result.holds is not None:
@@ -56,7 +56,7 @@ def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: flo
     """Such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
     figure = f"{format_figure(overall, spec.unit, spec.target)} over all {_count(decision.samples, things)}"
     if not math.isfinite(decision.interval.high):
-        return f"{figure}, too few to say how sure that is"
+        return f"{figure}, too few to give an interval"
     low, high = (
         format_figure(bound, spec.unit, spec.target) for bound in (decision.interval.low, decision.interval.high)
     )
@@ -90,7 +90,7 @@ def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: 
 
 
 def lies_on_one_side(result: CriterionResult) -> bool:
-    """Whether all of the interval reaches the target, or none of it does."""
+    """Whether all of the interval meets the target, or none of it does; None in between."""
     if result.low is None or result.high is None or result.target is None:
         return False
     return result.low >= result.target or result.high < result.target
@@ -99,13 +99,14 @@ def lies_on_one_side(result: CriterionResult) -> bool:
 def not_held_against(
     result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
 ) -> CriterionResult:
-    """A miss that other programs may have caused, as they took the machine meanwhile, is no miss of the learner's: `why` it might not be, if more is known.
+    """A miss that other programs may have caused, by using the machine meanwhile, does not count against the learner: `why` it might not be, if more is
+    known.
 
     `rate`: the figure is work done over time. It counts where it would be a miss even if the work had stood still whenever another program ran.
     """
     if result.holds is not False or other_cores <= BUSY_CORES or (rate and _too_slow_anyway(result, other_cores)):
         return result
-    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may be all of it"
+    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it all"
     sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
 
@@ -126,7 +127,7 @@ def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
 
 
 def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
-    """One result for a criterion that every case has to meet on its own, so that no easy case can carry a hard one.
+    """One result for a criterion that every case must meet on its own, so that no easy case can carry a hard one.
 
     The worst case speaks for all: one that fails before one that is undecided, then the one furthest on the wrong side.
     """
@@ -181,7 +182,9 @@ def _reminder(spec: CriterionSpec) -> str:
 
 def _aim(spec: CriterionSpec) -> str:
     words = "at least" if spec.direction == "at_least" else "at most"
-    margin = "" if spec.margin == 1 else f", met from {format_figure(sequential_test(spec).bar, spec.unit)} on"
+    margin = (
+        "" if spec.margin == 1 else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
+    )
     return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
 
 
@@ -252,7 +255,7 @@ class Stopped(NamedTuple):
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What was seen of the machine while it measured; None where it could not be seen.
+    """What was seen of the machine while it measured; None if it could not be seen.
 
     `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy by other programs.
     `waiting`: share of time in which some program waited for a CPU. `doubt`: by how much, a share, the self-test made every
@@ -299,7 +302,7 @@ def conclude(
 def _incomplete(
     results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
 ) -> LabError | None:
-    """A check that left out a criterion, or judged one twice or as another kind, is broken: it must never pass."""
+    """A check that skipped a criterion, or judged one twice or as another kind, is broken and must never pass."""
     wanted = Counter((spec.id, spec.kind) for spec in specs)
     got = Counter((result.id, result.kind) for result in results)
     missing, extra = wanted - got, got - wanted
@@ -323,14 +326,14 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
-        "`lab hint` gives the next hint, if one is left.",
+        "`lab hint` shows the next hint, if one is left.",
     ],
     "the mechanism is still there": ["The bottleneck that this lab is about is still there: `lab report` shows where."],
     "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
     "crashed": ["`lab run` shows the full error."],
-    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code needs."],
-    "does not compile": ["`lab run` compiles it, too, and shows all that the compiler says."],
-    "forbidden call": ["Write that part yourself: the brief says what may be called."],
+    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code takes."],
+    "does not compile": ["`lab run` compiles it too, and shows the compiler's full output."],
+    "forbidden call": ["Write that part yourself: the brief says what you may call."],
     "tampered": ["Every call must do all of its work, in its own process; `lab reset` restores the shipped files."],
 }
 
@@ -366,20 +369,20 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
     if (conditions.other_cores or 0) > BUSY_CORES:
         of = f" of {conditions.cores}" if conditions.cores else ""
         cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
-        return cause, ["Close what else is running (`top` shows it).", WHEN_QUIET]
+        return cause, ["Close other programs (`top` shows them).", WHEN_QUIET]
     if (conditions.waiting or 0) > PRESSURED_SHARE:
-        cause = f"Programs had to wait for a CPU {conditions.waiting:.0%} of the time."
+        cause = f"Programs waited for a CPU {conditions.waiting:.0%} of the time."
         return cause, [
-            "Close what else is running, or use a machine or container with more CPU time to itself.",
+            "Close other programs, or use a machine or container with more CPU time to itself.",
             WHEN_QUIET,
         ]
     if (conditions.noise or 0) > NOISY_SHARE:
-        unseen = "for a reason unseen" if conditions.other_cores is None else "though little else was running"
+        unseen = "for an unknown reason" if conditions.other_cores is None else "though little else was running"
         cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
-        remedy = "Plug the machine in and let it cool; one that is shared with others may never be steady."
+        remedy = "Plug the machine in and let it cool. A machine that you share with others may never be steady enough."
         return cause, [remedy, again]
     if near_target:
-        return "That is too close to the target to tell them apart.", ["Make it a little faster than required.", again]
+        return "That is too close to the target to decide.", ["Make it a little faster than required.", again]
     return "Time ran out before there were enough measurements.", ["Make single calls faster.", again]
 
 

@@ -1,7 +1,7 @@
-"""Grading what a learner says: the cause, the evidence measured in a capture, and the gain that a fix should bring.
+"""Grading a learner's diagnosis: the cause, the evidence measured in a capture, and the gain expected from a fix.
 
-Pure: answers, the solution's answers and the learner's capture go in, criteria come out. A sentence about a wrong answer
-names the rule that it breaks, never the right answer: the question is still open.
+Pure: answers, the solution's answers and the learner's capture go in, criteria come out. The sentence about a wrong answer names the rule that it breaks,
+never the right answer: the question is still open.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ BEYOND_AMDAHL = 1.1
 
 _SIGNS_OF = {
     "input-bound": "the main thread waiting in its loading range while the device is idle",
-    "launch-bound": "many short kernels in every step, with gaps between them that are as long as they are",
+    "launch-bound": "many short kernels in every step, with gaps between them as long as the kernels",
     "synchronisation-bound": "a gap on the device after each of many waiting calls of the host",
-    "copy-bound": "copies on the device with nothing computed beside them",
-    "communication-bound": "collectives on the device with nothing computed beside them",
-    "compute-bound": "a device that is busy nearly all of the time, with long kernels",
-    "memory-bound": "a busy device whose operators do little arithmetic for each byte that they move",
+    "copy-bound": "copies on the device with no computation in parallel",
+    "communication-bound": "collectives on the device with no computation in parallel",
+    "compute-bound": "a device that is busy nearly all the time, with long kernels",
+    "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
 }
-"""What a capture has to show for each of the common causes: whoever names one has to have seen it."""
+"""What a capture must show for each of the common causes: whoever names one must have seen it."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",
     "busy_share": "the share in which the device is busy",
     "compute_share": "the share in which the device computes",
     "communication_share": "all communication, hidden behind computation or not",
-    "exposed_communication_share": "communication with nothing computed beside it",
+    "exposed_communication_share": "communication with no computation in parallel",
     "copy_share": "all copies, hidden behind computation or not",
     "overlap_share": "the share of the communication that is hidden",
     "top_operator_share": "the largest operator's share of all operators' own time",
@@ -65,7 +65,7 @@ FIGURES = (
 
 
 class CaptureFigures(NamedTuple):
-    """The learner's capture, as answers are held against it: its figures, its length, and the figures of any stretch of it."""
+    """The learner's capture, for checking answers: its figures, its length, and the figures of any stretch of it."""
 
     figures: Mapping[str, float]
     span_ns: int
@@ -78,7 +78,7 @@ def grade_diagnosis(
     """One result for each question, and the prediction if a usable one was made.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A number that is asked for
-    without `from_capture`, and a choice that the solution does not answer, only has to be given: whoever measures judges it.
+    without `from_capture`, and a choice that the solution does not answer, only has to be given: the measurement judges it.
     """
     results = [_grade(question, answers, solution.get(question.id), seen) for question in questions]
     return results, _prediction(questions, answers)
@@ -133,13 +133,15 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
         return "Not answered yet: `lab diagnose` asks for it."
     if question.type == "choice":
         return (
-            None if answer in question.choices else f"'{answer}' is none of the choices: {', '.join(question.choices)}."
+            None
+            if answer in question.choices
+            else f"'{answer}' is not one of the choices: {', '.join(question.choices)}."
         )
     if question.type == "text":
         return None if isinstance(answer, str) else "Write a text, in quotes."
     if question.type == "interval":
         good = isinstance(answer, str) and parse_stretch(answer)
-        return None if good else "Write a stretch of your capture as begin and end, such as 12.5-14.0 ms."
+        return None if good else "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
     return _number_problem(question, answer)
 
 
@@ -150,7 +152,7 @@ def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
-    """Whether any answer is held against the learner's own capture."""
+    """Whether any answer is checked against the learner's own capture."""
     return any(question.from_capture or question.shows for question in questions)
 
 
@@ -201,7 +203,7 @@ def _broken_rule(
 
 
 def _unlike(question: QuestionSpec, answer: str) -> str:
-    """What would have to be seen for a wrong choice: the lab's own words, or the common ones."""
+    """What a capture would have to show for a wrong choice: the lab's own words, or the common ones."""
     if answer in question.rules:
         return f"'{answer}' does not fit. {question.rules[answer]}"
     if answer in _SIGNS_OF:
@@ -209,7 +211,7 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
     return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
 
 
-_NO_CAPTURE = "There is no capture of yours to hold this against: `lab profile` makes one."
+_NO_CAPTURE = "You have no capture to check this against: `lab profile` makes one."
 
 
 def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures | None) -> str | None:
@@ -217,9 +219,9 @@ def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures |
     if seen is None or stretch is None or question.shows is None:
         return _NO_CAPTURE
     if stretch.end > seen.span_ns * 1.001:
-        return "That stretch ends after your capture does: times count from its begin."
+        return "That stretch ends after your capture does: times count from the capture's start."
     if stretch.length < LEAST_STRETCH * seen.span_ns:
-        return f"That stretch is shorter than a {1 / LEAST_STRETCH:.0f}th of the capture: mark one that can be seen."
+        return f"That stretch is shorter than a {1 / LEAST_STRETCH:.0f}th of the capture: choose a longer one."
     if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
     return f"Less than {question.least:.0%} of that stretch is what the question asks for. {question.measure}".rstrip()
@@ -235,11 +237,11 @@ def _figure_problem(question: QuestionSpec, answer: float, seen: CaptureFigures 
     if _agrees(question, answer, seen.figures[asked]):
         return None
     near = (
-        f"That is {said}; the question asks for another figure."
+        f"That is {said}; the question asks for a different figure."
         for name, said in _OTHER_FIGURES.items()
         if question.type == "share" and name != asked and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
     )
-    return f"{next(near, 'The capture shows another figure.')} {question.measure}".rstrip()
+    return f"{next(near, 'The capture shows a different figure.')} {question.measure}".rstrip()
 
 
 def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
@@ -249,9 +251,7 @@ def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str |
         return None
     if float(answers[question.id]) <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
-    return (
-        f"More than Amdahl's law allows: with a share of {share:.0%} gone altogether, 1 / (1 - share) is left to gain."
-    )
+    return f"That is more than Amdahl's law allows: removing a share of {share:.0%} entirely gains at most 1 / (1 - share)."
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
@@ -261,7 +261,7 @@ def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
 
 
 def format_answer(question: QuestionSpec, answer: Any) -> str:
-    """An answer as a reader takes it: `60%`, `2.50x`, `0.528`, or the words."""
+    """An answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return str(answer)
     if question.type == "number":
@@ -277,7 +277,7 @@ def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: C
         return f"The tool: {format_answer(question, seen.figures[question.from_capture])}."
     stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
     if stretch and stretch.end <= seen.span_ns:
-        return f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is."
+        return f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch does."
     if question.predicts_gain and "largest_gain_ratio" in seen.figures:
         return f"The tool: without the costliest finding it would be about {seen.figures['largest_gain_ratio']:.2f} times as fast."
     return ""
@@ -285,7 +285,7 @@ def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: C
 
 def _praise(question: QuestionSpec, answer: Any) -> str:
     if question.predicts_gain:
-        return f"You predicted {format_answer(question, answer)}; it is set beside what is measured."
+        return f"You predicted {format_answer(question, answer)}; a check compares that with the measured gain."
     if question.from_capture or question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
     return (

@@ -1,4 +1,4 @@
-"""How far measured work lies from a lab's targets, and whether a target is safe on all the machines it was tried on.
+"""How far measured work is from a lab's targets, and whether a target is safe on all machines it was tried on.
 
 Pure: verdicts go in, distances come out. A distance is how many times as good as the target asks: 1 is the target itself.
 """
@@ -14,7 +14,9 @@ from bottleneck_lab.catalog import CriterionSpec, Device
 from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
-"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its target."""
+"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its
+target.
+"""
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
 """What of a lab is proved."""
@@ -68,7 +70,7 @@ def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Marg
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it has to miss."""
+    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it must miss."""
 
     part: Part
     name: str
@@ -89,7 +91,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TargetSafety(msgspec.Struct, frozen=True):
-    """What the machines say of one target. `problems` is empty where it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
+    """What the machines say of one target. `problems` is empty if it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
 
     lab: str
     device: str
@@ -105,7 +107,7 @@ class TargetSafety(msgspec.Struct, frozen=True):
 
 
 def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
-    """Every target in the rows, by lab, device and criterion, held against all work that was to meet it and all that was to miss it."""
+    """Every target in the rows, by lab, device and criterion, compared with all work that was to meet it and all that was to miss it."""
     found: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
     for row in rows:
         for margin in row.proof.margins if row.proof else []:
@@ -145,14 +147,14 @@ def _unsafe(
     """Both sides must have been tried, and be clear of the target."""
     found = []
     if nearest is None:
-        found.append("no right solution was measured.")
+        found.append("no correct solution was measured.")
     elif nearest[0] < clear:
-        found.append(f"right work is {nearest[0]:.2f} times as good as asked, {clear:g} is safe ({nearest[1]}).")
+        found.append(f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe ({nearest[1]}).")
     if fastest is None:
-        found.append("nothing was measured that has to miss it.")
+        found.append("nothing was measured that should miss it.")
     elif fastest[0] > short or fastest[0] >= 1:
         safe = f"{short:g}" if short < 1 else "less than 1"
-        found.append(f"slow work is {fastest[0]:.2f} times as good as asked, {safe} is safe ({fastest[1]}).")
+        found.append(f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe ({fastest[1]}).")
     return found
 
 

@@ -1,4 +1,4 @@
-"""When to stop measuring and what to conclude: a sequential test whose error is known exactly, not hoped for.
+"""When to stop measuring and what to conclude: a sequential test whose error is known exactly.
 
 The samples are looked at after each group. At a look, the median's interval (order statistics) is compared with the
 target. Looking several times makes an error likelier, so each look is held to a stricter level: the loosest at which
@@ -159,7 +159,7 @@ class SequentialTest(msgspec.Struct, frozen=True):
 
     @property
     def bar(self) -> float:
-        """The value that the bound has to reach."""
+        """The value that the bound must reach."""
         return self.target * self.margin if self.direction == "at_least" else self.target / self.margin
 
     def decide(self, samples: Sequence[float], *, exhausted: bool = False) -> Decision:
@@ -193,7 +193,7 @@ def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:
 class SelfTest(msgspec.Struct, frozen=True):
     """How the reference compared with itself. `spread` is how far from equal, as a share, it may have come out.
 
-    `doubt` is what a test has to allow for: nothing on a quiet machine, the spread on another. Not `fit`: judge nobody here.
+    `doubt` is what a test must allow for: nothing on a quiet machine, the spread on another. Not `fit`: judge nobody here.
     """
 
     quiet: bool

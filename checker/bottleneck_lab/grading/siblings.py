@@ -33,7 +33,7 @@ QUESTIONS = [
     QuestionSpec(
         "cause",
         "choice",
-        "What holds this program up?",
+        "What is slowing this program down?",
         choices=list(CAUSES),
         rules={
             "straggler": "One rank's own work would take longer than the others', step after step.",
@@ -43,9 +43,9 @@ QUESTIONS = [
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast would it be if that were gone altogether? If it is memory: how many times less would be allocated at the peak?",
-        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share). Of memory, divide the peak by what it would be "
-        "without what the steps before the last have added.",
+        "How many times as fast would it be with that removed entirely? If it is memory: by what factor would peak memory drop?",
+        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share). For "
+        "memory, divide the peak by what it would be without what earlier steps left allocated.",
         from_capture="gain",
         tolerance=0.25,
     ),

@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class Outcome(StrEnum):
-    """The four answers of a check."""
+    """The four outcomes of a check."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -39,7 +39,7 @@ _EXIT_CODES = {
 class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was found for one criterion.
 
-    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None where nothing is sampled.
+    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None if nothing is sampled.
     """
 
     id: str
@@ -56,7 +56,7 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gain a learner predicted in the diagnosis, beside the one measured. Both are speed-ups over the shipped workload."""
+    """The gain that a learner predicted, and the measured one. Both are speed-ups over the shipped workload."""
 
     predicted: float
     measured: float | None
@@ -65,7 +65,7 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a learner's diagnosis is worth: the one that was committed first, before anything was told.
 
-    `named`: its cause and its evidence were right, and nothing had told them; None where that is not known. `corrections`
+    `named`: its cause and its evidence were right, and nothing had told them; None if that is not known. `corrections`
     counts later commitments; `hints` those taken before the first; `told` is what gave the cause away before it. `copied`: the
     reference solution had been taken before this check, or stands in it: it never counts as solved.
     """
@@ -87,7 +87,7 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole answer of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
+    """The complete result of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
 
     outcome: Outcome
     reason: FailReason | None

@@ -58,7 +58,7 @@ class Cache(NamedTuple):
 
 
 def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) -> Machine:
-    """The stored ceilings of this machine, or freshly measured ones, which are then stored. Raises MachineError where `device` cannot be measured."""
+    """The stored ceilings of this machine, or freshly measured ones, which are then stored. Raises MachineError if `device` cannot be measured."""
     found = None if again else stored_ceilings(device)
     if found is None:
         found = measure_ceilings(device, on_step)
@@ -68,7 +68,7 @@ def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) 
 
 
 def stored_ceilings(device: CeilingDevice) -> Machine | None:
-    """What was measured here before; None where nothing was, or by an older form of this module. Imports no torch."""
+    """What was measured here before; None if nothing was, or by an older form of this module. Imports no torch."""
     try:
         return msgspec.json.decode(_file(device).read_bytes(), type=Machine)
     except (OSError, msgspec.MsgspecError):
@@ -90,7 +90,7 @@ def _usable_cores() -> int:
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
     """Bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the first GPU; about ten seconds.
 
-    Raises MachineError where there is no torch, or no GPU.
+    Raises MachineError if there is no torch, or no GPU.
     """
     try:
         import torch
@@ -119,7 +119,7 @@ def _cpu_ceilings(on_step: OnStep) -> Machine:
 
 
 def read_caches(threads: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[Cache]:
-    """The data caches of a core, innermost first, as Linux describes them; empty where it does not."""
+    """The data caches of a core, innermost first, as Linux describes them; empty if it does not."""
     found = []
     for folder in root.glob("index*"):
         try:

@@ -1,4 +1,4 @@
-"""What every kind of measurement is given, and what it gives back."""
+"""What every kind of measurement receives and returns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Context(Generic[S_co]):
     """What holds the worker that was started last, and what does not; empty before the first."""
 
     def criterion(self, id_: str) -> CriterionSpec | None:
-        """The lab's criterion of that id on this device, if it has one."""
+        """The lab's criterion with that id on this device, if it has one."""
         return next((spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None)
 
     def required(self, id_: str) -> CriterionSpec:
@@ -89,7 +89,7 @@ WorkerContext = Context[WorkerSettings]
 
 @dataclass
 class Measured:
-    """What a kind of measurement found. `speedup` is over the shipped workload, for comparison with the prediction."""
+    """The result of a measurement. `speedup` is over the shipped workload, for comparison with the prediction."""
 
     results: list[CriterionResult]
     details: dict[str, Any] = field(default_factory=dict)

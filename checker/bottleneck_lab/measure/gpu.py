@@ -20,7 +20,7 @@ class GpuState:
     """One GPU as NVML sees it.
 
     `mode` is its compute mode by NVML's number, `others` how many other processes compute on it, `busy` the share of the last moments
-    (0-1) in which a kernel ran; None where the driver does not say, as on a slice. A clock of 0 is one that it does not say.
+    (0-1) in which a kernel ran; None if the driver does not say, as on a slice. A clock of 0 is one that it does not say.
     """
 
     name: str
@@ -41,11 +41,11 @@ class GpuState:
         }
 
     def refusal(self) -> str:
-        """Why no check can run on it, as a sentence; empty where one can."""
+        """Why no check can run on it, as a sentence; empty if one can."""
         if self.mode == _EXCLUSIVE:
-            return "The GPU admits one process at a time (compute mode EXCLUSIVE_PROCESS); a check runs your code and the reference side by side."
+            return "The GPU allows one process at a time (compute mode EXCLUSIVE_PROCESS), but a check runs your code and the reference side by side."
         if self.mode == _PROHIBITED:
-            return "The GPU admits no computation (compute mode PROHIBITED)."
+            return "The GPU allows no computation (compute mode PROHIBITED)."
         return ""
 
 

@@ -33,7 +33,7 @@ def wait_until_quiet(
         if clock() - began > limit_s:
             raise MachineError(
                 f"The machine was still busy after {limit_s / 60:.0f} minutes; nothing was measured.",
-                "Close what else is running (`top` shows it), or wait longer: `lab check --when-quiet 30`.",
+                "Close other programs (`top` shows them), or wait longer: `lab check --when-quiet 30`.",
             )
         meter.restart()
         sleep(LOOK_S)

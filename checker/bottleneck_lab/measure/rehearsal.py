@@ -14,7 +14,7 @@ VARIABLE = "BOTTLENECK_LAB_REHEARSAL"
 NAME = "Rehearsal (no GPU)"
 GPUS = 2
 """Devices that are stood in for: as many as `ddp-scaling` needs."""
-REHEARSED = "Rehearsal on a device that is not there: the check ran, and nothing was measured."
+REHEARSED = "Rehearsal without a real device: the check ran, but nothing was measured."
 
 
 def rehearsing() -> bool:

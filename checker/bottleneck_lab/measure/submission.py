@@ -1,4 +1,4 @@
-"""What is graded: the learner's editable files, and pristine copies of everything else, in a fresh folder."""
+"""What is graded: the learner's editable files and pristine copies of everything else, in a fresh folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _refuse(source: Path, name: str) -> None:
     try:
         status = source.lstat()
     except OSError as error:
-        raise LearnerFault("crashed", f"{name} is missing from the workspace; `lab reset` brings it back.") from error
+        raise LearnerFault("crashed", f"{name} is missing from the workspace; `lab reset` restores it.") from error
     if not stat.S_ISREG(status.st_mode):
         raise LearnerFault("tampered", f"{name} is not a plain file; links and devices are not graded.")
     if status.st_size > MAX_FILE_BYTES:

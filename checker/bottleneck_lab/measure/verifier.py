@@ -1,4 +1,4 @@
-"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the answer is a verdict."""
+"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the result is a verdict."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def check_lab(
     prediction: float | None = None,
     sandbox_required: bool = False,
 ) -> Verdict:
-    """Measures the workspace's editable files and says what came out.
+    """Measures the workspace's editable files and returns the verdict.
 
-    `diagnosis` holds one result a question of the lab. They join the others once the work was measured: of work that ends a check at once
+    `diagnosis` holds one result per question of the lab. They join the others once the work was measured: of work that ends a check at once
     nobody learns which answers are right. With `sandbox_required`, as is right for
     code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
@@ -182,7 +182,7 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     return LabError(
         f"The lab's own {Path(frames[-1].filename).name} failed: {type(error).__name__}: {error} ({where}).",
-        "The lab's author has to correct it; the traceback is in the verdict file.",
+        "The lab's author must correct it; the traceback is in the verdict file.",
     )
 
 

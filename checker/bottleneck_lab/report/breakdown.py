@@ -18,7 +18,7 @@ from bottleneck_lab.report import words
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the wall time of all devices together. `share` is 0–1; `colour` is a class of page.css."""
+    """One part of the wall time of all devices together. `share` is 0–1; `colour` is a class of page.css."""
 
     key: str
     label: str
@@ -55,24 +55,24 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
     return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
 
 
-_COMPUTE = ("compute", "computing", "cat-kernel", "the device did its work: what is listed below")
-_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators ran: those listed below")
+_COMPUTE = ("compute", "computing", "cat-kernel", "the device was working: see the list below")
+_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators were running: see the list below")
 _COMMUNICATION = (
     "communication",
     "communicating only",
     "cat-communication",
-    "the device only communicated, with no computation beside it",
+    "the device only communicated, with no computation in parallel",
 )
-_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation beside it")
+_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation in parallel")
 
 
-_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device did nothing")
+_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
 _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
 """Idle time whose causes are not told."""
 
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:
-    """On a CPU nothing is launched, and the CPU that prepares input is not idle."""
+    """On a CPU nothing is launched, and a CPU that prepares input is not idle."""
     label = _ON_CPU.get(cause) if on_cpu else None
     said = (SAID_ON_CPU if on_cpu else SAID)[cause]
     return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), said
@@ -95,7 +95,7 @@ _COLOURS = {
 
 
 def gap_label(cause: str) -> str:
-    """A cause of idle time as it is called in a legend."""
+    """The label of a cause of idle time."""
     return _LABELS.get(cause, cause)
 
 
@@ -105,14 +105,14 @@ def gap_colour(cause: str) -> str:
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
-    """A device as a reader knows it, with its rank where there are several."""
+    """A device's label, with its rank if there are several."""
     name = "CPU" if use.is_cpu else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
     emulated = "emulated" if use.emulated and "emulated" not in name else ""
     return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, emulated]))
 
 
 def describe_capture(summary: Summary) -> str:
-    """The stretch that was looked at, in one line."""
+    """The captured stretch, in one line."""
     span = words.format_duration(summary.wall_ns)
     events = f"{summary.events:,} events"
     if not summary.steps:
@@ -134,22 +134,19 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
 
 def _collective(row: CollectiveRow) -> str:
     size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
-    often = f", {row.calls_per_step:.3g} a step"
+    often = f", {row.calls_per_step:.3g} per step"
     buffers = " (DDP's buffers: broadcast_buffers)" if row.collective == "broadcast" and row.calls_per_step >= 1 else ""
     return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
 
 
 def describe_lines(summary: Summary) -> str:
-    """What the places in the reader's Python are: a trace of torch.profiler alone tells functions."""
+    """What the reader's Python is listed by: torch.profiler alone records functions, not lines."""
     exact = any(row.exact for row in summary.lines)
     return "Your lines of Python" if exact else "Your functions (line of definition)"
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
-    """(operators by time of their own, costliest first; whether that is device time).
-
-    Those below a thousandth of the wall time are left out.
-    """
+    """(operators by self time, costliest first; whether that is device time). Those below 0.1% of the wall time are left out."""
     on_device = any(row.device_self_ns for row in summary.operators)
     timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
     costly = [(own, row) for own, row in timed if own > summary.wall_ns / 1000]
@@ -157,7 +154,7 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
 
 
 def short_name(name: str) -> str:
-    """A C++ kernel name without return type, template arguments and parameters; any other name as it is."""
+    """A C++ kernel name without return type, template arguments and parameters; any other name unchanged."""
     if "::" not in name and not name.startswith("void "):
         return name
     cut = name.removeprefix("void ").replace("(anonymous namespace)", "anonymous")

@@ -79,7 +79,7 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
 
 
 def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """One column a step, as high as what the step took on host and device; None for one or two, of which the mean says as much.
+    """One column per step, as high as what the step took on host and device; None for one or two, of which the mean says as much.
 
     More steps than fit are drawn in groups, each as high as its longest step: the slow one is what is looked for.
     """
@@ -93,7 +93,7 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
 
 
 def memory_chart(use: MemoryUse) -> Markup | None:
-    """Memory over the capture, from left to right; None where nothing was held."""
+    """Memory over the capture, from left to right; None if nothing was held."""
     if use.peak_bytes <= 0:
         return None
     columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
@@ -101,7 +101,7 @@ def memory_chart(use: MemoryUse) -> Markup | None:
 
 
 def levels_chart(memory: DeviceMemory) -> Markup | None:
-    """Allocated in front of reserved memory, from left to right; None where nothing was recorded."""
+    """Allocated in front of reserved memory, from left to right; None if nothing was recorded."""
     if not memory.events:
         return None
     top = memory.peak_reserved_bytes or 1
@@ -119,7 +119,7 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
 
 
 def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
-    """Columns side by side on one scale from zero. `filled` is the part of its place that each is wide."""
+    """Columns side by side on one scale from zero. `filled` is each column's width as a share of its slot."""
     top = max((height for _, height in columns), default=0) or 1
     return tag("svg", tag("title", spoken), _rects(columns, top, filled, "cat-range"), role="img", height=COLUMN_HEIGHT)
 
@@ -141,7 +141,7 @@ def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: s
 
 
 def roofline_chart(roofline: Roofline) -> Markup | None:
-    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision that occurs; None where the ceilings are unknown."""
+    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision that occurs; None if the ceilings are unknown."""
     rows = [row for row in roofline.rows if row.ceiling_share >= 0]
     if roofline.machine is None or not rows:
         return None
@@ -168,18 +168,18 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
             drawn += [_roof(left, at(highest / rate, highest)), _slope_name(name, left)]
     for row in rows:
         x, y = at(row.intensity, row.flops_per_s)
-        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.3g} FLOP a byte"
+        said = f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)}, {row.intensity:.3g} FLOP/byte"
         drawn.append(tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value"))
     drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
     drawn += [
         tag("text", said, x=x, y=192, class_="soft", text_anchor=side)
         for said, x, side in (
             (f"{10**low:.3g}", "2%", "start"),
-            ("FLOP a byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
+            ("FLOP/byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
             (f"{10**high:.3g}", "92%", "end"),
         )
     ]
-    spoken = f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP a byte, both logarithmic"
+    spoken = f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP/byte, both logarithmic"
     return tag("svg", tag("title", spoken), drawn, role="img", height=198)
 
 
@@ -192,7 +192,7 @@ def _slope_name(name: str, left: tuple[float, float]) -> Markup:
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
-    """The main criterion over the attempts, with its target; None where no attempt measured one.
+    """The main criterion over the attempts, with its target; None if no attempt measured one.
 
     The main criterion is the first of kind `target` in the newest attempt that has one.
     """
@@ -247,7 +247,7 @@ def _dot(point: Point, unit: str) -> Markup:
 
 
 def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
-    """What bounds an undecided figure: no point is drawn where none is known."""
+    """The bounds of an undecided figure, drawn without a point estimate."""
     low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
     said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
     line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")

@@ -9,12 +9,12 @@ from bottleneck_lab.report.breakdown import gap_label, short_name
 GROUPS = {
     "step": "The step",
     "device": "What the device did",
-    "gap": "Why it stood idle",
+    "gap": "Why it was idle",
     "range": "Ranges",
     "operator": "Operators",
     "kernel": "Kernels",
     "copy": "Copies",
-    "sync": "Waits of the host",
+    "sync": "Host waits",
 }
 
 _LABELS = {
@@ -46,17 +46,17 @@ def describe_speedup(comparison: Comparison) -> str:
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
-    """What the comparison rests on, and what it cannot say."""
+    """What the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
-        told = f"{comparison.pairs} captures of each version, pair by pair; times are of the median step."
+        told = f"{comparison.pairs} captures of each version, compared in pairs; times are for the median step."
     else:
         old, new = comparison.steps
-        told = f"Times are of the median step: {old} steps before, {new} after."
+        told = f"Times are for the median step: {old} steps before, {new} after."
     lines = [told]
     if comparison.few:
-        lines.append("Too few for an interval: record at least 7 steps, or at least 16 captures of each in turns.")
+        lines.append("Too few for an interval: record at least 7 steps, or at least 16 captures of each, alternating.")
     elif comparison.pairs == 1:
-        lines.append("One capture of each: what differs between two runs of the same code is not in the interval.")
+        lines.append("One capture of each: the interval does not include run-to-run variation.")
     if comparison.control is not None:
         lines.append(_describe_control(comparison.control))
     return lines
@@ -64,15 +64,15 @@ def describe_samples(comparison: Comparison) -> list[str]:
 
 def _describe_control(control: Control) -> str:
     if control.outcome in ("better", "worse"):
-        return f"The same code against itself came out at {control.ratio:.2f}x: the machine or the order favours one side, and nothing can be told."
+        return f"The same code against itself came out at {control.ratio:.2f}x: the machine or the order favours one side, so nothing can be concluded."
     if control.moved:
         named = ", ".join(short_name(what) for _, what in control.moved[:TOP])
-        return f"The same code against itself differs in {named}: of that nothing can be told."
-    return f"The same code against itself came out at {control.ratio:.2f}x, and nothing of it as changed."
+        return f"The same code against itself differs in {named}, so nothing can be concluded about that."
+    return f"The same code against itself came out at {control.ratio:.2f}x, with no part of it changed."
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """`1.60–1.72x`; empty where a bound is not known."""
+    """`1.60–1.72x`; empty if a bound is not known."""
     return f"{low:.2f}–{high:.2f}x" if low is not None and high is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""Everything that is drawn in a terminal."""
+"""Everything drawn in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a CUDA source when it was compiled, in the terminal."""
+"""What the compiler made of a CUDA source, in the terminal."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _UNITS = {"global": "sectors", "shared": "passes"}
 
 
 def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> None:
-    """`blind`: figures only, nothing on whether they are good."""
+    """`blind`: figures only, with no judgement of them."""
     sheet = Sheet(console)
     sheet.line(f"{found.source}: compiled, not run", style="bold")
     _print_figures(sheet, found.groups)
     if found.accesses:
-        sheet.heading("What one warp's addresses do: the first of the first block, computed from the compiled code")
+        sheet.heading("Memory accesses of one warp: the first warp of the first block, computed from the compiled code")
         _print_accesses(sheet, found.accesses, blind=blind)
         sheet.line(
-            "A request is one instruction of a warp: it touches sectors of 32 bytes of global memory, or passes through the 32 banks of shared memory.",
+            "A request is one instruction of a warp. It touches 32-byte sectors of global memory, or makes passes through the 32 banks of shared memory.",
             indent=2,
         )
     if not found.followed:
         sheet.line(
-            "Not every launch could be followed to its end without a GPU: there may be more than this.", indent=2
+            "Without a GPU, some launches could not be followed to the end: there may be more accesses than these.",
+            indent=2,
         )
     sheet.blank()
     if blind:
@@ -55,14 +56,14 @@ def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
 
 
 _LABELS = (
-    "threads a block",
-    "shared memory a block",
-    "registers a thread",
+    "threads per block",
+    "shared memory per block",
+    "registers per thread",
     "spilled to local memory",
     "widest global load",
     "asynchronous copies",
     "tensor-core instructions",
-    "blocks on a multiprocessor",
+    "blocks per multiprocessor",
     "of its warps",
     "limited by",
 )
@@ -71,7 +72,7 @@ _LABELS = (
 def _cells(figures: KernelResources) -> tuple[str, ...]:
     cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})" if figures.tensor_core else "none"
     return (
-        str(figures.threads) if figures.launched else f"{figures.threads}, a guess",
+        str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
         f"{figures.shared_bytes:,} bytes",
         str(figures.registers),
         str(figures.spills or "nothing"),
@@ -88,7 +89,7 @@ def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> Non
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("line", justify="right")
     table.add_column("what")
-    table.add_column("a request", justify="right")
+    table.add_column("per request", justify="right")
     if not blind:
         table.add_column("needs at least", justify="right")
     for access in accesses:

@@ -1,4 +1,4 @@
-"""ncu's counters in the terminal: one's own kernel beside the library's, and what to attack first."""
+"""ncu's counters in the terminal: the learner's kernel next to the library's, and what to attack first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABEL, _COLUMN = 27, 14
 
 
 def render_counters(pairs: Sequence[Pair], notes: Sequence[str], console: Console, *, blind: bool = False) -> None:
-    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure. `blind`: the pairs say nothing of what to attack."""
+    """What `lab report` prints of a capture of single kernels. `notes` must be read with any figure. `blind`: no advice on what to attack."""
     sheet = Sheet(console)
     sheet.rule()
     sheet.line("What the GPU's counters say, kernel by kernel", style="bold", indent=1)
@@ -76,9 +76,9 @@ def _print_stalls(sheet: Sheet, kernel: KernelFigures) -> None:
 
 
 def _print_targets(sheet: Sheet, pair: Pair) -> None:
-    sheet.heading("What to attack, the first first")
+    sheet.heading("What to attack, most urgent first")
     if not pair.targets:
-        sheet.line("Nothing stands out: no cause is behind much of the waiting.", indent=1)
+        sheet.line("Nothing stands out: no cause accounts for much of the waiting.", indent=1)
     for number, target in enumerate(pair.targets, start=1):
         sheet.line(target.title, indent=1, lead=f"{number} ", style="bold")
         sheet.line(target.evidence, indent=3)

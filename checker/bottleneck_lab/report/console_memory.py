@@ -23,7 +23,7 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
         sheet.line(f"Memory of device {memory.device}, as its allocator recorded it", style="bold", indent=1)
         sheet.rule()
         _print_levels(sheet, memory)
-        print_holders(sheet, "2  Which lines of the program allocated what is held", memory.holders, ROWS)
+        print_holders(sheet, "2  Which lines of the program allocated the memory held", memory.holders, ROWS)
     if not memories:
         sheet.line("The snapshot holds no memory and no events: was anything recorded before it was taken?")
 
@@ -42,7 +42,7 @@ def _print_levels(sheet: Sheet, memory: DeviceMemory) -> None:
 
 
 def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
-    """The first `top` lines that hold memory; those that hold more and more are bold."""
+    """The first `top` lines that hold memory; growing ones are bold."""
     sheet.heading(heading)
     head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
     sheet.path(f"{'':{_LINE}}{head}", indent=1)

@@ -1,4 +1,4 @@
-"""A roofline in characters: one letter an operator, under lines of dots."""
+"""A roofline in text: one letter per operator, under dotted ceilings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARGIN = 15
 
 
 def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> list[str]:
-    """Lines of text: FLOP/s upwards over FLOP a byte, both logarithmic. Slopes are memory and the caches, level lines the precisions that occur.
+    """Lines of text: FLOP/s upwards over FLOP per byte, both logarithmic. Slopes are memory and the caches, level lines the precisions that occur.
 
     `rows` are those with a place (`ceiling_share` not negative); operators in one place show as the first of them.
     """
@@ -63,5 +63,5 @@ def _with_scale(grid: list[list[str]], top: float, bottom: float) -> list[str]:
 
 
 def _intensities(low: float, high: float, columns: int) -> str:
-    left, right, middle = f"{10**low:.2g}", f"{10**high:.2g}", "FLOP a byte; lines: memory, caches, arithmetic"
+    left, right, middle = f"{10**low:.2g}", f"{10**high:.2g}", "FLOP/byte; lines: memory, caches, arithmetic"
     return f"{'':{MARGIN}}{left}{middle:^{max(columns - len(left) - len(right), 0)}}{right}"

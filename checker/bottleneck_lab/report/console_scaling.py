@@ -1,4 +1,4 @@
-"""A scaling curve in the terminal: a bar for each number of ranks, with its bound marked, and what it rests on."""
+"""A scaling curve in the terminal: a bar for each number of ranks, with its bound marked, and the assumptions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
         if any(point.source == "reducer" for point in curve.points):
             sheet.line("* from the real reducer in real processes; the others are replayed", style="dim", indent=1)
         sheet.line(
-            f"{sheet.signs.target} what would be reached if all communication ran under computation",
+            f"{sheet.signs.target} throughput if all communication were hidden behind computation",
             style="dim",
             indent=1,
         )
         _tell_amdahl(sheet, curve)
-    sheet.heading("What these figures rest on")
+    sheet.heading("What these figures are based on")
     for line in assumptions(curves):
         sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")
 
@@ -51,12 +51,13 @@ def _row(sheet: Sheet, point: Point) -> str:
 
 
 def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:
-    """What hiding communication can bring where the script really ran, and where the curve ends."""
+    """What hiding communication can gain, at the largest size that really ran and at the end of the curve."""
     real = [point for point in curve.points if point.source == "reducer"]
     for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
         sheet.line(
-            f"On {point.ranks} ranks {point.lost_ms:.1f} of {point.step_ms:.1f} ms a step are lost to communication: "
-            f"without them {point.amdahl:.2f}x as fast (Amdahl), with all of it hidden {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
+            f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step is lost to "
+            f"communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with all of it hidden: "
+            f"{point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
             indent=1,
         )
     if told := curve.points[-1].told_broadcast:

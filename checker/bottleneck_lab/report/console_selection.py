@@ -1,4 +1,4 @@
-"""One stretch of a capture in the terminal: what every device and every thread did in it."""
+"""One stretch of a capture in the terminal: what every device and thread did."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
     sheet.heading(f"{words.format_duration(length)}, from {_moment(selection.start_ns)} to {_moment(selection.end_ns)}")
     for device in selection.devices:
         _print_device(sheet, device, length, ranks=len(timeline.ranks))
-    sheet.heading("What every thread did in it")
+    sheet.heading("What every thread did")
     for use in selection.threads[:THREADS]:
         _print_thread(sheet, use, timeline, length)
     if len(selection.threads) > THREADS:
         sheet.line(f"and {len(selection.threads) - THREADS} more threads", indent=2, style="dim")
     if not selection.threads:
-        sheet.line("Nothing was recorded of any thread at that time.", indent=2)
+        sheet.line("No thread activity was recorded in this stretch.", indent=2)
 
 
 def _moment(ns: int) -> str:
@@ -53,7 +53,7 @@ def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int)
     info = timeline.threads[use.thread] if use.thread < len(timeline.threads) else None
     name = (info.name or f"process {info.pid}, thread {info.tid}") if info else f"thread {use.thread}"
     rank = f"rank {use.rank}, " if len(timeline.ranks) > 1 else ""
-    sheet.line(f"{rank}{name}: {words.format_share(use.busy_ns / length)} of it", indent=1, style="bold")
+    sheet.line(f"{rank}{name}: busy {words.format_share(use.busy_ns / length)}", indent=1, style="bold")
     for row in use.names:
         lead = f"{words.format_share_column(row.time_ns / length):>6} {words.format_duration(row.time_ns):>9} "
         count = f" ({row.rows:,} times)" if row.rows > 1 else ""

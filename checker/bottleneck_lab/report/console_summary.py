@@ -72,7 +72,7 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     if summary.withheld:
         withheld = ", ".join(finding.id for finding in summary.withheld)
-        sheet.line(f"Withheld, since it rests on what is missing: {withheld}.", indent=1, style="yellow")
+        sheet.line(f"Withheld, because the data behind it is missing: {withheld}.", indent=1, style="yellow")
     for note in summary.quality.notes:
         sheet.line(note, indent=1, style="dim")
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
@@ -96,7 +96,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
     shown = [use for use in summary.devices if use.busy_strip][:TOP]
     if not shown:
         return
-    sheet.heading("How busy, from left to right")
+    sheet.heading("How busy over time")
     for use in shown:
         label = f"rank {use.rank}" if len(summary.ranks) > 1 else ("CPU" if use.is_cpu else f"device {use.device}")
         sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
@@ -110,7 +110,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_evidence(sheet: Sheet, summary: Summary) -> None:
-    """What a reader looks for causes in: the ranges of a step, the longest gaps, waits and copies, with nothing said of them."""
+    """The evidence to look for causes in: a step's ranges, the longest gaps, waits and copies, without comment."""
     shares = list(summary.range_shares.items())[:TOP]
     if shares:
         sheet.heading("A step on the main thread, by the ranges marked in it")
@@ -157,12 +157,12 @@ _LOST = 0.1
 
 
 def _lead(parts: Sequence[Part]) -> Part:
-    """The part to look at first: the largest that is no work, where that is a tenth or more."""
+    """The part to look at first: the largest that is not work, if it is 10% or more."""
     return next((part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0])
 
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
-    title = "The biggest block" if biggest.key == "compute" else "Where most is lost"
+    title = "The biggest block" if biggest.key == "compute" else "Where most time is lost"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     wall = sum(use.wall_ns for use in summary.devices)
@@ -170,7 +170,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     in_loop = biggest.cause not in OUTSIDE
     share = biggest.ns / (working if in_loop else wall)
     if share < _NEARLY_ALL:
-        whole = "what runs from the first work to the last" if in_loop and working < wall else "the run"
+        whole = "the part between the first and the last work" if in_loop and working < wall else "the run"
         sheet.line(f"Removing this alone would make {whole} {ceiling(share):.2f}x as fast (Amdahl).", indent=3)
 
 
@@ -223,7 +223,7 @@ def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> Non
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:
     for use in summary.launches[:TOP]:
-        count = f"{use.kernels_per_step:,.0f} kernels a step" if summary.steps else f"{use.kernels:,} kernels"
+        count = f"{use.kernels_per_step:,.0f} kernels per step" if summary.steps else f"{use.kernels:,} kernels"
         text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
 
@@ -231,27 +231,23 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 def _print_memory(sheet: Sheet, summary: Summary) -> None:
     """How much each device held over the capture, where allocations were recorded."""
     if summary.memory:
-        sheet.heading("Memory held, from left to right")
+        sheet.heading("Memory held over time")
     for use in summary.memory[:TOP]:
         where = "host" if use.device < 0 else f"device {use.device}"
         levels = sheet.strip([level / max(use.peak_bytes, 1) for level in use.levels_bytes], max(20, sheet.width - 16))
         first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
-        grown = (
-            f"; {words.format_bytes(use.growth_bytes_per_step)} more from step to step"
-            if use.growth_bytes_per_step
-            else ""
-        )
+        grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step" if use.growth_bytes_per_step else ""
         sheet.path(f"{where:10} {levels}", indent=2)
-        sheet.line(f"{first} at the first record, {peak} at the highest{grown}.", indent=2)
+        sheet.line(f"{first} at the start, {peak} at the peak{grown}.", indent=2)
         if use.holders:
-            print_holders(sheet, f"Who allocated what is held, in this capture: {where}", use.holders, TOP)
+            print_holders(sheet, f"Lines that allocated the memory held, in this capture: {where}", use.holders, TOP)
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:
     """How the loader's worker processes spent their time, and on which lines; of several workers, the busiest one's."""
     for number, use in enumerate(summary.workers[:TOP]):
         made = f"{use.batches} batch{'es' * (use.batches != 1)} of {words.format_duration(use.batch_ns)}"
-        took = f"{made}, at work {words.format_share(use.busy_share)} of the time"
+        took = f"{made}, busy {words.format_share(use.busy_share)} of the time"
         if not number:
             sheet.heading("Inside the loader's worker processes")
         sheet.line(f"{use.worker}: {took}", indent=1)
@@ -260,7 +256,7 @@ def _print_workers(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_serving(sheet: Sheet, summary: Summary) -> None:
-    """The batches of a server, and what the host did for each."""
+    """A server's batches, and what the host did for each."""
     use = summary.serving
     if use is None:
         return
@@ -268,13 +264,13 @@ def _print_serving(sheet: Sheet, summary: Summary) -> None:
     sheet.line(f"{words.format_serving(use)}.", indent=1)
     for part in use.parts:
         beside = f"{words.format_share(part.beside_device_share)} of it while the device works"
-        sheet.line(f"{part.name:<12} {words.format_duration(part.batch_ns):>9} a batch, {beside}", indent=2)
+        sheet.line(f"{part.name:<12} {words.format_duration(part.batch_ns):>9} per batch, {beside}", indent=2)
 
 
 def _print_operators(sheet: Sheet, summary: Summary) -> None:
     rows, on_device = costly_operators(summary)
     if rows:
-        sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} time of their own")
+        sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} self time")
     for row in rows[:TOP]:
         own = row.device_self_ns if on_device else row.self_ns
         _print_named(sheet, row.name, row.share, words.format_duration(own))
@@ -289,7 +285,7 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
     rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
     if machine is None or not rows:
         return
-    sheet.heading(f"Operators under the roofline of {machine.name}: part of the ceiling reached")
+    sheet.heading(f"Operators under the roofline of {machine.name}: share of the ceiling reached")
     for letter, row in zip(LETTERS, rows[:TOP], strict=False):
         name = f"{letter} {row.operator} {row.precision}, {row.bound}"
         _print_named(sheet, name, row.ceiling_share, words.format_duration(row.time_ns))
@@ -299,11 +295,11 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_intensities(sheet: Sheet, summary: Summary) -> None:
-    """Work and traffic of the operators whose shapes say them, and the machine's balance to hold them against."""
+    """Work and traffic of the operators whose shapes determine them, and the machine's balance to compare with."""
     found = summary.roofline
     if not found.rows:
         return
-    sheet.heading("Arithmetic for each byte that has to move, from the shapes")
+    sheet.heading("Arithmetic per byte that must move, computed from the shapes")
     for row in found.rows[:TOP]:
         figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
         sheet.path(
@@ -329,13 +325,13 @@ def _print_lines(sheet: Sheet, summary: Summary) -> None:
         reverse=True,
     )
     if rows:
-        sheet.heading(f"{describe_lines(summary)}, by the {'device time launched' if on_device else 'time in them'}")
+        sheet.heading(f"{describe_lines(summary)}, by {'device time launched' if on_device else 'time spent in them'}")
     for ns, line in rows[:TOP]:
         _print_named(sheet, line, ns / wall, words.format_duration(ns))
 
 
 def _print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
-    sheet.heading("Findings, the costliest first")
+    sheet.heading("Findings, costliest first")
     if not findings:
         sheet.line("Nothing stands out: no detector found a known bottleneck.", indent=1)
     for number, finding in enumerate(findings, start=1):

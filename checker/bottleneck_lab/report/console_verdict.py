@@ -17,14 +17,14 @@ _OUTCOME_STYLES = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUS
 def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = None) -> None:
     """What a learner sees after `lab check`: the outcome, what failed, what is open, what holds; each once.
 
-    `html` is where the page with the timeline stands, if one was written.
+    `html` is the page with the timeline, if one was written.
     """
     sheet = Sheet(console)
     _print_outcome(sheet, verdict)
     for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, criterion)
     if any(criterion.holds is None for criterion in verdict.criteria):
-        sheet.line("(? means that the measurement could not tell)", style="dim", indent=1)
+        sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     _print_diagnosis(sheet, verdict)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)
@@ -80,7 +80,7 @@ def _figure(criterion: CriterionResult) -> str:
 
 
 def _print_diagnosis(sheet: Sheet, verdict: Verdict) -> None:
-    """Predicted beside measured, and what the first diagnosis is worth."""
+    """Predicted and measured gain, and what the first diagnosis is worth."""
     said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
     if any(said):
         sheet.heading("Your diagnosis")
@@ -107,7 +107,7 @@ def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
 
 
 def _print_circumstances(sheet: Sheet, verdict: Verdict) -> None:
-    """When, and who vouches for it; the machine and the isolation are in the page and in --json."""
+    """When it was checked and who vouches for it; machine and isolation are on the page and in --json."""
     sheet.blank()
     if verdict.device == "virtual":
         sheet.line(words.EMULATED, indent=1, style="dim")

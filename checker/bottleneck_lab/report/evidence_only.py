@@ -1,4 +1,4 @@
-"""What a learner sees before a diagnosis is committed: the same summary without any verdict on it."""
+"""What a learner sees before committing a diagnosis: the same summary without any judgement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.summary import Summary
 
 
 def evidence_only(summary: Summary) -> Summary:
-    """`summary` without causes of idle time, findings and ceilings; every renderer takes it as it takes any other."""
+    """`summary` without causes of idle time, findings and ceilings; every renderer accepts it like any other."""
     replace: Any = msgspec.structs.replace
     devices = [
         replace(use, gap_causes=[], largest_gaps=[replace(gap, cause=None) for gap in use.largest_gaps])

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no other file, no network, and no text of a trace ever read as markup."""
+"""The report as one HTML file: no other file, no network, and no text from a trace ever treated as markup."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ def render_html(
     plateau: Plateau | None = None,
     warning: str = "",
 ) -> str:
-    """The whole page. What is not given is left out.
-
-    `attempts` stand oldest first; `environment` is that of the capture; `warning` is what a reader must know before all else.
-    """
+    """The whole page. What is not given is left out. `attempts` are oldest first; `environment` is the capture's; `warning` is shown before all else."""
     timeline, summary = (capture.timeline, capture.summary) if capture else (None, None)
     verdict, blind = attempts[-1] if attempts else None, bool(summary and summary.blind)
     scaling = scaling or (curves(verdict.measurement) if verdict else ())
@@ -131,11 +128,11 @@ def _header(
 
 
 def _footer() -> Markup:
-    return tag("footer", tag("p", "Made by bottleneck-lab. This file is complete in itself and works offline."))
+    return tag("footer", tag("p", "Made by bottleneck-lab. This file is self-contained and works offline."))
 
 
 def _fill_page(title: str, body: Markup) -> str:
-    """The page's frame filled in one pass, so that nothing inside a value is ever taken for a place to fill."""
+    """The page's template, filled in one pass so that nothing inside a value is ever treated as a placeholder."""
     page = files("bottleneck_lab.report") / "page"
     style, script = ((page / name).read_text(encoding="utf-8") for name in ("page.css", "timeline.js"))
     values = {

@@ -1,4 +1,4 @@
-"""What the page draws of a capture: its lanes, each a list of events with a name and a category."""
+"""What the page draws: a capture's lanes, each a list of events with a name and a category."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, 
 
 
 class CategoryStyle(NamedTuple):
-    """How a category is called in the legend, drawn (a colour in page.css), and explained beside an event."""
+    """A category's label in the legend, its colour (in page.css), and its explanation next to an event."""
 
     label: str
     colour: str
@@ -34,13 +34,13 @@ CATEGORIES: dict[str, CategoryStyle] = {
     "copy": CategoryStyle("copy", "cat-copy", "copy"),
     "memset": CategoryStyle("memset", "cat-memset", "memset"),
     "communication": CategoryStyle("communication", "cat-communication", "communication"),
-    "wait": CategoryStyle("wait on the stream", "cat-wait", "wait on the stream, the device does nothing"),
+    "wait": CategoryStyle("wait on the stream", "cat-wait", "wait on the stream, the device is idle"),
     "range": CategoryStyle("range", "cat-range", "range"),
     "operator": CategoryStyle("operator", "cat-operator", "operator"),
     "runtime": CategoryStyle("runtime call", "cat-runtime", "runtime call"),
     "python": CategoryStyle("Python", "cat-python", "Python"),
     **{f"idle-{cause}": CategoryStyle(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause]) for cause in CAUSES},
-    "idle": CategoryStyle("idle", "gap-idle", "the device does nothing"),
+    "idle": CategoryStyle("idle", "gap-idle", "the device is idle"),
 }
 
 KIND_CATEGORIES = {
@@ -89,7 +89,7 @@ class Lane:
 def find_lanes(
     timeline: Timeline, times: Iterable[DeviceTime], *, blind: bool = False
 ) -> tuple[tuple[str, ...], list[Lane]]:
-    """The lanes in the order in which they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
+    """The lanes in the order they are drawn, and the names that their events point into. `blind`: gaps without their causes."""
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
     find = plain_gap_lanes if blind else gap_lanes
     gaps = find(timeline, times, first_name=len(timeline.strings))
@@ -132,7 +132,7 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
 
 
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
-    """One lane a stream of every device."""
+    """One lane per stream of every device."""
     table = timeline.device
     for rank, device in _pairs(table.rank, table.device):
         on_device = take(table, (table.rank == rank) & (table.device == device))
@@ -186,7 +186,7 @@ def _pairs(first: Column, second: Column) -> list[tuple[int, int]]:
 
 
 def _group(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one group together, groups and lanes in the order in which they come."""
+    """Lanes of one group together, groups and lanes in the order they come."""
     groups: dict[str, list[Lane]] = {}
     for lane in lanes:
         groups.setdefault(lane.group, []).append(lane)

@@ -1,4 +1,4 @@
-"""HTML built so that text can only ever be text: whatever is not `Markup` is escaped where it is put in."""
+"""HTML in which text can only ever be text: whatever is not `Markup` is escaped when inserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a memory snapshot says, as sentences and rows that every rendering shares."""
+"""A memory snapshot as sentences and rows, shared by all renderings."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
-    """How much is held, reserved and lost, and how it grows."""
+    """How much memory is held, reserved and lost, and how it grows."""
     unused = memory.reserved_bytes - memory.held_bytes
     share = unused / memory.reserved_bytes if memory.reserved_bytes else 0.0
     told = [
-        f"{words.format_bytes(memory.held_bytes)} are allocated in {memory.held_blocks:,} blocks, {words.format_bytes(memory.rounding_bytes)} "
-        "of it by rounding up.",
-        f"{words.format_bytes(memory.reserved_bytes)} are reserved: {words.format_bytes(unused)} ({words.format_share(share)}) of it is cached and free, "
+        f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,} blocks, "
+        f"{words.format_bytes(memory.rounding_bytes)} of it from rounding up.",
+        f"{words.format_bytes(memory.reserved_bytes)} is reserved: {words.format_bytes(unused)} ({words.format_share(share)}) of it is cached and free, "
         f"in pieces of at most {words.format_bytes(memory.largest_free_bytes)}.",
     ]
     if memory.events:
         told.append(
-            f"At the peak {words.format_bytes(memory.peak_bytes)} were allocated, and at most {words.format_bytes(memory.peak_reserved_bytes)} "
-            f"reserved, in {memory.events:,} events over {words.format_duration(memory.recorded_us * 1000)}."
+            f"The peak was {words.format_bytes(memory.peak_bytes)} allocated, with at most "
+            f"{words.format_bytes(memory.peak_reserved_bytes)} reserved, in {memory.events:,} events over "
+            f"{words.format_duration(memory.recorded_us * 1000)}."
         )
     if memory.steps:
         told.append(
-            f"From step to step, {words.format_bytes(memory.growth_bytes_per_step)} more are allocated (median of {memory.steps:,} steps, the first "
-            "quarter left out)."
+            f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step "
+            f"(median of {memory.steps:,} steps, without the first quarter)."
         )
     return told
 
@@ -34,8 +35,9 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
 def describe_refusal(refusal: FailedAllocation) -> str:
     """An allocation that failed."""
     return (
-        f"Out of memory: {words.format_bytes(refusal.bytes)} asked for at {refusal.line}, with {words.format_bytes(refusal.device_free_bytes)} free on "
-        f"the device and {words.format_bytes(refusal.unused_bytes)} cached and free."
+        f"Out of memory: {words.format_bytes(refusal.bytes)} was requested at {refusal.line}, with "
+        f"{words.format_bytes(refusal.device_free_bytes)} free on the device and "
+        f"{words.format_bytes(refusal.unused_bytes)} cached and free."
     )
 
 
@@ -55,7 +57,7 @@ def _growth(row: Holder) -> str:
     if not row.grows:
         return ""
     if row.growth_bytes_per_step:
-        return f"+{words.format_bytes(row.growth_bytes_per_step)} a step"
+        return f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
     return f"+{words.format_bytes(row.growth_bytes)}"
 
 

@@ -119,7 +119,7 @@ def _flatten(events: Events) -> Events:
 
 
 def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
-    """Start and end of every step of the first rank that marks any, ns after the capture's begin."""
+    """Start and end of every step of the first rank that marks any, ns after the capture's start."""
     rows = step_rows(timeline)
     mine = rows.rank == (rows.rank[0] if len(rows) else 0)
     pairs = zip(rows.start[mine].tolist(), rows.end[mine].tolist(), strict=True)

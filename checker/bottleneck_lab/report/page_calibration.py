@@ -59,7 +59,7 @@ def _chart(points: list[PastPrediction]) -> Markup:
         )
         for point in points
     ]
-    spoken = "Measured speed-up over predicted speed-up; on the line they agree, below it too much was promised"
+    spoken = "Measured speed-up over predicted speed-up; on the line they agree; below it, too much was promised"
     words = [
         tag("text", "measured", x=0, y=_TOP + 10, class_="soft"),
         tag("text", "predicted", x=_x(1.0), y=_BOTTOM + 16, text_anchor="end", class_="soft"),

@@ -48,7 +48,7 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
 def _lead(*, blind: bool, any_target: bool) -> str:
     if blind:
         return ""
-    return "What to attack first stands first in the list below the tables." if any_target else "Nothing stands out."
+    return "What to attack first is at the top of the list below the tables." if any_target else "Nothing stands out."
 
 
 def _launch(pair: Pair) -> list[str]:

@@ -17,7 +17,7 @@ def memory_section(memories: Sequence[DeviceMemory]) -> Section:
         "memory",
         "Who holds the memory",
         [_device(memory) for memory in memories],
-        lead="A line stands for all that was allocated below it. What it allocated lives for as long as anything in the program refers to it.",
+        lead="Each line counts everything allocated in the calls below it. That memory lives as long as anything in the program refers to it.",
     )
 
 
@@ -29,7 +29,11 @@ def _device(memory: DeviceMemory) -> Markup:
         tag("h3", f"Device {memory.device}"),
         refused,
         sentences,
-        tag("p", "Allocated over the recording, event by event; behind it what was reserved", class_="soft"),
+        tag(
+            "p",
+            "Memory allocated over the recording, event by event; in the background, memory reserved",
+            class_="soft",
+        ),
         levels_chart(memory),
         table(
             list(COLUMNS),

@@ -19,12 +19,12 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
     return section(
         "plateau",
         "Maximum batch size",
-        tag("h3", "Requests answered a second"),
+        tag("h3", "Requests answered per second"),
         _chart([(each.size, each.rate, f"{each.rate:.0f}") for each in points], "Requests/s by maximum batch size"),
         tag("h3", "p99, ms"),
         _chart([(each.size, each.p99_s or 0.0, _ms(each.p99_s)) for each in points], "p99 by maximum batch size"),
         _figures(points),
-        lead=f"The server under load by {plateau.clients} clients at once, with one maximum batch size after another.",
+        lead=f"The server under load from {plateau.clients} concurrent clients, one maximum batch size after another.",
     )
 
 

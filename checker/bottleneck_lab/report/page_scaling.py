@@ -15,10 +15,10 @@ from bottleneck_lab.report.page_verdict import section
 _LEFT, _RIGHT = 0.08, 0.97
 _TOP, _BOTTOM = 14.0, 210.0
 _NAMES = {
-    "ideal": "ideal: one rank's throughput, times the ranks",
-    "hidden": "bound: all communication under computation",
-    "ring-hidden": "bound of the ring: all communication under computation",
-    "exposed": "bound: none of it",
+    "ideal": "ideal: one rank's throughput times the number of ranks",
+    "hidden": "bound: all communication hidden behind computation",
+    "ring-hidden": "bound of the ring: all communication hidden behind computation",
+    "exposed": "bound: no communication hidden",
     "ring": "this script, one ring through all ranks",
     "tree": "this script, a tree of nodes",
 }
@@ -54,7 +54,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
         [_figures(curve) for curve in curves],
         [tag("p", told) for curve in curves if (told := curve.points[-1].told_broadcast)],
-        tag("h3", "What these figures rest on"),
+        tag("h3", "What these figures are based on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
         lead=lead,
     )
@@ -62,8 +62,9 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
 
 def _amdahl(point: Point) -> str:
     return (
-        f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, of which {point.lost_ms:.1f} ms are not there on one rank. "
-        f"Were they gone, it would be {point.amdahl:.2f} times as fast (Amdahl): no way of hiding communication brings more."
+        f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms more than on one "
+        f"rank. Without them it would be {point.amdahl:.2f}x as fast (Amdahl); hiding communication cannot gain "
+        "more."
     )
 
 
@@ -202,5 +203,5 @@ def _figures(curve: Sweep) -> Markup:
         ]
         for point in curve.points
     ]
-    caption = f"All-reduce as a {curve.algorithm}; at most: how much faster, were all that is lost gone (Amdahl)"
+    caption = f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were lost (Amdahl)"
     return table(head, rows, caption=caption, numeric=set(range(9)))

@@ -48,7 +48,7 @@ def _warnings(summary: Summary) -> list[Markup]:
     ]
     if summary.withheld:
         withheld = ", ".join(finding.id for finding in summary.withheld)
-        shown.append(tag("p", f"Withheld, since it rests on what is missing: {withheld}.", class_="warning"))
+        shown.append(tag("p", f"Withheld, because the data behind it is missing: {withheld}.", class_="warning"))
     if summary.emulated:
         shown.append(tag("p", words.EMULATED, class_="warning"))
     return [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)]
@@ -67,7 +67,7 @@ def _figures(summary: Summary) -> Markup:
     if summary.steps:
         shown.append((words.format_duration(summary.step_mean_ns), "mean step"))
     if summary.findings and summary.findings[0].share_of_wall:
-        shown.append((words.describe_gain(summary.findings[0]), "is what the first finding can bring"))
+        shown.append((words.describe_gain(summary.findings[0]), "most that fixing the first finding can gain"))
     return tag("ul", [tag("li", tag("b", figure), tag("span", what)) for figure, what in shown], class_="figures")
 
 
@@ -88,9 +88,9 @@ def _wall_bar(summary: Summary) -> Markup:
         [
             bar,
             table(
-                ["part", "share", "time", "what happened in it"],
+                ["part", "share", "time", "what happened"],
                 rows,
-                caption=f"Wall time{many}, by what was done in it",
+                caption=f"Wall time{many}, by activity",
                 numeric={1, 2},
             ),
         ]
@@ -135,7 +135,7 @@ def _range_bar(summary: Summary) -> Markup | None:
     return join(
         [
             drawn,
-            table(["range", "share of a step"], rows[:TOP], caption="A step by the ranges marked in it", numeric={1}),
+            table(["range", "share of the step"], rows[:TOP], caption="A step by the ranges marked in it", numeric={1}),
         ]
     )
 
@@ -145,17 +145,17 @@ def _keyed(colour: str, label: str) -> Markup:
 
 
 def findings_section(summary: Summary) -> Section:
-    """What stands out, the costliest first, each with what to try and what removing it would bring."""
+    """Findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
         return section("findings", "Findings", tag("p", "Nothing stands out: no detector found a known bottleneck."))
-    lead = "Ranked by the time they cost. The gain is what removing all of it would bring (Amdahl's law)."
+    lead = "Ranked by the time they cost. The gain is what removing a finding entirely would bring (Amdahl's law)."
     return section("findings", "Findings", [_finding(finding) for finding in summary.findings], lead=lead)
 
 
 def _finding(finding: Finding) -> Markup:
     gain = words.describe_gain(finding) if finding.share_of_wall else "–"
     doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
-    facts = [("What was seen", finding.evidence), *doubted, ("What to try", finding.advice), ("Kind", finding.cause)]
+    facts = [("Evidence", finding.evidence), *doubted, ("What to try", finding.advice), ("Kind", finding.cause)]
     return tag(
         "div",
         tag(
@@ -183,7 +183,7 @@ def operators_section(summary: Summary) -> Section | None:
 
 
 def _workers(summary: Summary) -> Markup | None:
-    """One row a line of every worker process of the data loader, under the worker's own figures."""
+    """One row per line of every worker process of the data loader, under the worker's own figures."""
     cells = []
     for use in summary.workers:
         took = f"{use.batches} batch{'es' * (use.batches != 1)} of {words.format_duration(use.batch_ns)}"
@@ -205,7 +205,7 @@ def _serving(summary: Summary) -> Markup | None:
         [part.name, words.format_duration(part.batch_ns), words.format_share_column(part.beside_device_share)]
         for part in use.parts
     ]
-    head = ["the host's part", "a batch", "while the device works"]
+    head = ["the host's part", "per batch", "while the device works"]
     return _table(head, cells, f"Batches served: {words.format_serving(use)}", numeric=(1, 2))
 
 
@@ -226,7 +226,7 @@ def _operators(summary: Summary) -> Markup | None:
         for row in rows[:TOP]
     ]
     by = "device" if on_device else "CPU"
-    return _table(head, cells, f"Top operators, by {by} time of their own", numeric=range(1, len(head)))
+    return _table(head, cells, f"Top operators, by {by} self time", numeric=range(1, len(head)))
 
 
 def _kernels(summary: Summary) -> Markup | None:
@@ -260,9 +260,9 @@ def _roofline(summary: Summary) -> Markup | None:
         ]
         for row in found.rows[:TOP]
     ]
-    head = ["operator", "type", "calls", "time", "achieved", "FLOP a byte", "held up by", "of the ceiling"]
+    head = ["operator", "type", "calls", "time", "achieved", "FLOP/byte", "limited by", "of the ceiling"]
     listed = _table(head, cells, "Operators under the roofline", numeric=(2, 3, 4, 5, 7))
-    how = "FLOP and bytes are counted from the shapes of the inputs, each byte moved once: the least that any kernel can do."
+    how = "FLOP and bytes are computed from the input shapes, each byte moved once: the minimum for any kernel."
     said = tag("p", f"{found.note} {how}", class_="soft")
     return join([listed, charts.roofline_chart(found), said]) if listed else None
 
@@ -305,7 +305,7 @@ def _syncs(summary: Summary) -> Markup | None:
         ]
         for row in summary.syncs[:TOP]
     ]
-    head = ["line or call that waited", "caused by", "a step", "total", "mostly for"]
+    head = ["line or call that waited", "caused by", "per step", "total", "mostly for"]
     return _table(head, cells, "Where the host waited", numeric=(2, 3))
 
 
@@ -336,7 +336,7 @@ def _launches(summary: Summary) -> Markup | None:
         ]
         for row in summary.launches
     ]
-    head = ["device", "kernels a step", "median kernel", "under 10 µs", "median launch delay", "median queue"]
+    head = ["device", "kernels per step", "median kernel", "under 10 µs", "median launch delay", "median queue"]
     return _table(head, cells, "How kernels were launched", numeric=range(1, 6))
 
 
@@ -357,13 +357,13 @@ def _memory(summary: Summary) -> Markup | None:
         for use in summary.memory
         if (chart := charts.memory_chart(use))
     ]
-    head = ["where", "at first", "peak", "growth a step", "allocations", "driver calls"]
+    head = ["where", "at first", "peak", "growth per step", "allocations", "driver calls"]
     listed = _table(head, cells, "Memory", numeric=range(1, 6))
     held = [
         _table(
             list(COLUMNS),
             [holder_cells(row) for row in use.holders],
-            f"Who allocated what is held, in this capture: {_device(summary, use.rank, use.device)}",
+            f"Lines that allocated the memory held, in this capture: {_device(summary, use.rank, use.device)}",
             numeric=range(1, 5),
         )
         for use in summary.memory
@@ -381,8 +381,8 @@ def _stragglers(summary: Summary) -> Markup | None:
         ]
         for row in summary.stragglers
     ]
-    head = ["rank", "own work a step", "longer than the median", "share of a step"]
-    return _table(head, cells, "Ranks beside each other", numeric=range(1, 4))
+    head = ["rank", "own work per step", "longer than the median", "share of a step"]
+    return _table(head, cells, "Ranks side by side", numeric=range(1, 4))
 
 
 def _device(summary: Summary, rank: int, device: int) -> str:

@@ -16,7 +16,7 @@ MARKS = {True: ("✓", "PASS", "holds"), False: ("✗", "FAIL", "does not hold")
 class AnsweredQuestion:
     """A question of the diagnosis with the learner's answer, and what the capture says about it.
 
-    `holds` is None where the answer is not compared with anything.
+    `holds` is None if the answer is not compared with anything.
     """
 
     ask: str
@@ -68,7 +68,7 @@ def prediction_section(verdict: Verdict) -> Section | None:
 
 
 def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
-    """How the attempts went: the main figure drawn, every attempt listed."""
+    """The attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
     rows = [_attempt_row(number, verdict) for number, verdict in enumerate(attempts, start=1)]

@@ -21,7 +21,7 @@ from bottleneck_lab.errors import CaptureError, MachineError
 ORIGIN = "https://ui.perfetto.dev"
 PORT = 9001
 PERMISSION = (
-    "The browser asks whether ui.perfetto.dev may reach this device: it fetches the trace from here, so allow it."
+    "If the browser asks whether ui.perfetto.dev may reach this device, allow it: Perfetto fetches the trace from here."
 )
 """Chrome from version 142 on asks before a public page may reach this machine (Local Network Access)."""
 
@@ -72,7 +72,7 @@ def _bind(handler: type[BaseHTTPRequestHandler], port: int) -> ThreadingHTTPServ
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        remedy = "Stop the program that uses it, or load the trace by hand: `lab report --open` says how."
+        remedy = "Stop the program that uses it, or load the trace by hand: `lab report --open` shows how."
         raise MachineError(f"Port {port} on this machine is taken ({error.strerror}).", remedy) from error
 
 

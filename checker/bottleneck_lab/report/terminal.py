@@ -1,4 +1,4 @@
-"""A terminal as a sheet to write on: its width, the signs it can show, and text made safe for it."""
+"""A terminal to write on: its width, the characters it can show, and text made safe for it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Sheet:
             start = Text(" " * len(start))
 
     def path(self, text: str, *, indent: int = 0) -> None:
-        """A path or command on one line, however long, so that it can be copied."""
+        """A path or command on one line, however long, so it can be copied."""
         self.write(Text(" " * indent + self.safe(text)))
 
     def fit(self, text: str, room: int, *, lines: bool = False) -> str:

@@ -25,15 +25,15 @@ OUTCOME_MEANS = {
 }
 
 ATTESTATION_MEANS = {
-    "self-attested": "Self-attested: measured on the learner's own machine, signed by nobody.",
+    "self-attested": "Self-attested: measured on the learner's own machine, unsigned.",
     "verified": "Verified: measured and signed by a cohort's runner.",
 }
 
-EMULATED = "The accelerator is emulated: its device times are modelled, the work on the host is real."
+EMULATED = "The accelerator is emulated: its device times are modelled; the work on the host is real."
 
 BLIND = (
-    "What you see is evidence. Causes, findings and the most that a fix can bring appear once you have committed "
-    "a diagnosis: `lab diagnose`. `lab hint` helps on the way."
+    "This is the evidence. Causes, findings and the largest possible gain appear once you commit a diagnosis "
+    "with `lab diagnose`. `lab hint` helps on the way."
 )
 """Said wherever a capture of a lab is shown that has not been diagnosed."""
 
@@ -73,8 +73,9 @@ def format_serving(use: ServingUse) -> str:
     least, most = use.sizes[0][0], use.sizes[-1][0]
     sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
     return (
-        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes {format_duration(use.batch_ns)} for one, "
-        f"then pauses for {format_duration(use.gap_ns)}, and idles {format_share(use.idle_share)} of the time"
+        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes "
+        f"{format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)} between batches, and "
+        f"is idle {format_share(use.idle_share)} of the time"
     )
 
 
@@ -87,12 +88,12 @@ def describe_ceilings(machine: Machine) -> list[str]:
     """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they balance."""
     threads = f", {machine.threads} threads" if machine.threads else ""
     rates = [
-        f"  {precision:7} {format_flops(rate)} at most, by matrix products" for precision, rate in machine.flops.items()
+        f"  {precision:7} {format_flops(rate)} at most, in matrix products" for precision, rate in machine.flops.items()
     ]
     levels = [("memory", machine.bytes_per_s), *((cache.name, cache.bytes_per_s) for cache in machine.caches)]
-    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s read and written together, by copying" for name, rate in levels]
+    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s, reads plus writes, in copies" for name, rate in levels]
     balance = [
-        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP a byte: below it an operator is memory-bound, "
+        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP/byte: below that an operator is memory-bound, "
         "above it compute-bound."
         for precision in machine.flops
     ]
@@ -108,7 +109,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty where the criterion has none."""
+    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty if the criterion has none."""
     if criterion.value is None:
         return ""
     if criterion.holds is None and criterion.low is not None and criterion.high is not None:
@@ -117,7 +118,7 @@ def format_measured(criterion: CriterionResult) -> str:
 
 
 def format_target(criterion: CriterionResult) -> str:
-    """The target with its direction, such as `at least 80%`; empty where the criterion has none."""
+    """The target with its direction, such as `at least 80%`; empty if the criterion has none."""
     if criterion.target is None:
         return ""
     words = "at least" if criterion.direction == "at_least" else "at most"
@@ -125,7 +126,7 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and how many samples stand behind it; empty where nothing was sampled. An open end is named as such."""
+    """The interval and the number of samples behind it; empty if nothing was sampled. An open end is stated as such."""
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
     if low is not None and high is not None:
@@ -175,21 +176,21 @@ def format_moment(moment: str) -> str:
 
 
 def describe_prediction(verdict: Verdict) -> str:
-    """Predicted beside measured gain: how far apart they are once the check passes, how far it has come before; empty without one."""
+    """Predicted and measured gain: how far apart they are once the check passes, the progress before that; empty without a prediction."""
     if verdict.prediction is None:
         return ""
     predicted, measured = verdict.prediction.predicted, verdict.prediction.measured
     if measured is None:
         return f"You predicted {predicted:.2f}x; the gain was not measured."
     if verdict.outcome is not Outcome.PASS:
-        return f"You predicted {predicted:.2f}x; this attempt brings {measured:.2f}x."
+        return f"You predicted {predicted:.2f}x; this attempt gains {measured:.2f}x."
     off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
 
 
 def describe_gain(finding: Finding) -> str:
-    """What removing a finding's time would bring; `about` where the usual fix takes other time away too."""
+    """What removing a finding's time would gain; `about` if the usual fix saves other time too."""
     if finding.share_of_wall <= 0:
         return "no figure"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
@@ -208,7 +209,7 @@ def describe_awaited(row: SyncRow) -> str:
 
 
 def describe_standing(standing: Standing | None) -> str:
-    """What the learner's diagnosis is worth, in a few words; empty where nothing is known of it."""
+    """What the learner's diagnosis is worth, in a few words; empty if nothing is known about it."""
     if standing is None:
         return ""
     if standing.copied:
@@ -223,14 +224,14 @@ def describe_standing(standing: Standing | None) -> str:
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     return (
-        f"cause named at the first try{hints}"
+        f"cause named on the first try{hints}"
         if standing.named
-        else f"cause not named at the first try{hints}{corrected}"
+        else f"cause not named on the first try{hints}{corrected}"
     )
 
 
 def lab_name(slug: str) -> str:
-    """What learners call the lab; the slug itself where this installation does not have it."""
+    """The lab's name for learners; the slug if this installation does not have the lab."""
     try:
         return load_labs()[slug].name
     except (LabError, KeyError):

@@ -208,7 +208,7 @@ def _as_utf8(text: bytes) -> bytes:
 
 
 _OTHERS = {
-    b'"rocprofiler-sdk-tool"': "is rocprofv3's own JSON, which is not read: torch.profiler's traces on ROCm are",
+    b'"rocprofiler-sdk-tool"': "is rocprofv3's own JSON, which is not supported; torch.profiler's traces on ROCm are",
     b'"nodes"': "is a PyTorch execution trace, a graph of operators without the times of a device",
 }
 """Files that people have beside a trace, by a key of theirs."""
@@ -222,4 +222,4 @@ def _describe(buffer: bytes) -> str:
             return what
     if buffer[:1] == b"{":
         return "is JSON without a traceEvents array"
-    return "is no JSON trace"
+    return "is not a JSON trace"

@@ -30,7 +30,7 @@ CLOCK_BEGINS_NS = 600_000_000_000
 """A capture whose events lie later than this on its clock did not begin at zero."""
 
 NOTES = "captureNotes"
-"""Key beside a trace's events: what whoever made the capture has to say of it, a list of sentences."""
+"""Key beside a trace's events: what whoever made the capture must say of it, a list of sentences."""
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
@@ -60,7 +60,7 @@ def assemble(columns: Columns, metadata: dict[str, Any], source: Path, notes: It
     if not len(device) and not any(len(table) for table in tables.values()):
         raise CaptureError(
             f"{source.name} holds no operators, calls, ranges or device activities, as torch.profiler writes them.",
-            "Keep the profiler on for at least one whole step, and export the trace in on_trace_ready. The JSON of rocprof and of browsers is not read.",
+            "Keep the profiler on for at least one whole step, and export the trace in on_trace_ready. JSON from rocprof and browsers is not supported.",
         )
     if sum(bad):
         said.append(f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and were left out")

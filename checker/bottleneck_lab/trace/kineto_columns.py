@@ -57,7 +57,7 @@ DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY
 
 
 class Numbers(dict[Any, int]):
-    """Numbers things in the order in which they are first asked for. `plain` gives the form in which two are the same: thread 7 is thread "7"."""
+    """Numbers things in the order they are first asked for. `plain` gives the form in which two are the same: thread 7 is thread "7"."""
 
     def __init__(self, plain: Callable[[Any], Any]) -> None:
         super().__init__()

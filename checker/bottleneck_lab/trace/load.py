@@ -35,7 +35,7 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 def load(path: Path | str) -> Timeline:
     """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also gzipped), an nsys report or its SQLite
-    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace a rank, which are merged.
+    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace per rank, which are merged.
 
     Raises CaptureError with what to do when it cannot be read.
     """
@@ -52,7 +52,8 @@ ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 def find_traces(folder: Path) -> list[Path]:
     """The traces of one capture: those that its capture.json names, or one a rank, in the order of the numbers in their names; of a report and its
-    export, the export. Raises CaptureError where there is none."""
+    export, the export. Raises CaptureError if there is none.
+    """
     described = folder / "capture.json"
     if described.is_file():
         names = json.loads(described.read_text(encoding="utf-8")).get("files", [])
@@ -80,7 +81,7 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
         return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
     if start[:1] == b"\x80":
         raise CaptureError(
-            f"{path.name} is a pickle: a memory snapshot, at best, and no timeline.",
+            f"{path.name} is a pickle: at best a memory snapshot, not a timeline.",
             f"`lab report {path.name}` reads memory snapshots.",
         )
     if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
@@ -106,9 +107,9 @@ def _first_bytes(path: Path) -> bytes:
 
 def _load_plain(path: Path) -> Timeline:
     if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-        from bottleneck_lab.trace.kineto_halves import load_in_halves
+        from bottleneck_lab.trace.kineto_parallel import load_in_parallel
 
-        return load_in_halves(path)
+        return load_in_parallel(path)
     with path.open("rb") as file:
         return read_kineto(file.read, path)
 
@@ -147,7 +148,7 @@ def by_number(name: str) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", name)], name
 
 
-NO_COMMON_CLOCK = "rank {rank}: the report does not say when it began, so the ranks share no clock and nobody can say which of them was late"
+NO_COMMON_CLOCK = "rank {rank}: the report does not record when it began, so the ranks share no clock and there is no telling which was late"
 
 
 def merge_ranks(timelines: list[Timeline]) -> Timeline:

@@ -50,7 +50,7 @@ LINES_OF = "lines of "
 
 
 def is_communication(name: str) -> bool:
-    """Whether a kernel of this name moves data between ranks."""
+    """Whether a kernel with this name moves data between ranks."""
     return bool(_COMMUNICATION.search(name))
 
 

@@ -115,7 +115,7 @@ def _action(action: Any) -> KernelCounters:
 
 
 def parse_csv(text: str, path: Path) -> list[KernelCounters]:
-    """Both of ncu's layouts: one row a kernel (raw page), or one row a metric (details page)."""
+    """Both of ncu's layouts: one row per kernel (raw page), or one row per metric (details page)."""
     start = _HEADER.search(text)
     if start is None:
         raise CaptureError(

@@ -441,7 +441,7 @@ TABLES = {
     ),
     "ThreadNames": TableQuery({"globalTid": 0, "nameId": -1}),
 }
-"""The tables that are read as columns, in the order in which they are needed."""
+"""The tables that are read as columns, in the order they are needed."""
 
 
 def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
@@ -487,7 +487,7 @@ def _others(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str])
     graphs = _plausible(report.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"), notes)
     if len(graphs):
         notes.append(
-            f"{len(graphs)} CUDA graph launches were recorded as wholes: their kernels are not listed (use --cuda-graph-trace=node)"
+            f"{len(graphs)} CUDA graph launches were recorded without their kernels (use --cuda-graph-trace=node)"
         )
     yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), ActivityKind.KERNEL)
 

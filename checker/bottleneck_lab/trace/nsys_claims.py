@@ -54,7 +54,7 @@ class SharedExport:
         self._read: dict[Place, TablePart] | None = None
 
     def read_by_the_other(self, place: Place) -> TablePart | None:
-        """What the other process read there; None where this one is to read."""
+        """What the other process read there; None if this one is to read."""
         if self._read is None:
             if claim(self._second.shared, place):
                 return None

@@ -35,7 +35,7 @@ class SecondProcess(Protocol):
 
 
 def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A copy of this process that does `work`; None where this process has other threads, or there is no room for another. `shared` is then left as it was.
+    """A copy of this process that does `work`; None if this process has other threads, or there is no room for another. `shared` is then left as it was.
 
     NumPy's own threads do no harm: its library stops them before a fork, and starts them again when they are needed. So threads are counted afterwards.
     """
@@ -65,7 +65,7 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
 
 
 def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A fresh interpreter that does `work`; None where there is no room for another process, or on Windows, where none inherits an open file."""
+    """A fresh interpreter that does `work`; None if there is no room for another process, or on Windows, where none inherits an open file."""
     import subprocess
 
     if sys.platform == "win32":

@@ -1,6 +1,6 @@
 """A second process that reads part of a capture, and the file through which its rows come back.
 
-What is read first by whom differs by format (`kineto_halves`, `nsys_claims`); starting the process, handing over and clearing up do not.
+What is read first by whom differs by format (`kineto_parallel`, `nsys_claims`); starting the process, handing over and clearing up do not.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class SecondReader:
         self.close()
 
     def fork(self, work: Work, *arguments: str | int) -> bool:
-        """Starts `work` in a copy of this process; False where that is not safe or not possible."""
+        """Starts `work` in a copy of this process; False if that is not safe or not possible."""
         self._process = fork(work, self.shared, *arguments)
         return self._process is not None
 
     def spawn(self, work: Work, *arguments: str | int) -> bool:
-        """Starts `work` in a fresh interpreter; False where that is not possible."""
+        """Starts `work` in a fresh interpreter; False if that is not possible."""
         self._process = spawn(work, self.shared, *arguments)
         return self._process is not None
 
     def handed_over(self) -> Iterator[Any] | None:
-        """Waits for the second process to end: what it handed over, in order. None where it failed or was never started."""
+        """Waits for the second process to end: what it handed over, in order. None if it failed or was never started."""
         if self._process is None or self._process.wait() != 0:
             return None
         return self._loaded()

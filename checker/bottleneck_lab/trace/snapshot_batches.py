@@ -206,7 +206,7 @@ class _Events:
 
     @classmethod
     def cut(cls, buffer: bytes, begin: int, end: int, shape: Shape) -> _Events | None:
-        """The events of a stretch, but for the last, whose end is not known; None where there are too few."""
+        """The events of a stretch, but for the last, whose end is not known; None if there are too few."""
         first = BEGIN + shape.keys[0]
         starts = np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8, count=end - begin, offset=begin) == BEGIN[0])
         starts = starts[_alike(_wide(buffer), starts + begin, first)] + begin
@@ -287,7 +287,7 @@ class _Events:
         self.list_places = memo_next + np.cumsum(self.memoized) - 1
 
     def _frames(self, stacks: Stacks) -> None:
-        """Lists of references to the memo, or a reference to such a list; then the event's end, and the next one's begin or a new batch of the list's."""
+        """Lists of references to the memo, or a reference to such a list; then the event's end, and the next one's start or a new batch of the list's."""
         joined = self._data[self.ends - 1] == _MARK  # APPENDS MARK between two batches of a thousand
         self._good &= ~joined | (self._data[self.ends - 2] == _APPENDS)
         last = self.ends - 1 - 2 * joined
@@ -327,7 +327,7 @@ def _alike(wide: Wide, places: Ints, expected: bytes) -> Mask:
 
 
 def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
-    """The shape of an event from one of them; None where a key is not a reference yet, or the frames do not come last."""
+    """The shape of an event from one of them; None if a key is not a reference yet, or the frames do not come last."""
     if not event.startswith(BEGIN):
         return None
     keys, names, pairs, at = [], [], set(), len(BEGIN)

@@ -57,7 +57,7 @@ class Unframed:
         self._as_it_is = False
 
     def more(self) -> bytes:
-        """The next piece; empty at the end of the file. From the first opcode that stands outside of a frame on, headers are left in."""
+        """The next piece; empty at the end of the file. From the first opcode that stands outside a frame on, headers are left in."""
         while data := self._read(CHUNK_BYTES):
             data, self._held = self._held + data, b""
             if piece := b"".join(self._parts(data)):

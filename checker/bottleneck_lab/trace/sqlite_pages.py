@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 CHUNK_BYTES = 2 << 20
 _LONGEST = 1 << 31
 _PADDING = 256
-"""Bytes behind the pages of a chunk, so that no look-ahead from within them has to be tested for the end."""
+"""Bytes behind the pages of a chunk, so that no look-ahead from within them must be tested for the end."""
 _INTERIOR, _LEAF = 5, 13
 _DEEPEST = 20
 _LOCK_AT = 1 << 30

@@ -49,7 +49,7 @@ def _read_submitted(path: Path) -> bytes:
 
 @contextmanager
 def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
-    """A folder with a copy of what is handed in, as it is now: an edit made while a check runs cannot change what was
+    """A folder with a copy of what is submitted, as it is now: an edit made while a check runs cannot change what was
     checked.
 
     Call it inside `workspace.working()`. The folder goes away at the end unless `record` has taken it.

@@ -1,4 +1,4 @@
-"""Captures: each in a folder of its own, which appears under its number only when the capture is complete."""
+"""Captures: each in its own folder, which appears under its number only when the capture is complete."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def locked_folder(folder: Path) -> Iterator[Path | None]:
 
 
 def _hold(folder: Path) -> int | None:
-    """A descriptor that holds the lock of the folder; None where another process has it."""
+    """A descriptor that holds the lock of the folder; None if another process has it."""
     while True:
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,5 +97,5 @@ def find_capture(workspace: Workspace, which: str | None = None) -> Path:
             return path
     raise UsageError(
         f"There is no capture '{which}' in this workspace.",
-        f"There are: {', '.join(path.name for _, path in captures)}.",
+        f"Choose one of {', '.join(path.name for _, path in captures)}.",
     )

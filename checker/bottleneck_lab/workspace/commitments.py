@@ -12,7 +12,7 @@ from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
 from bottleneck_lab.workspace.hints import load_hints
 
-Told = Literal["", "hints", "revealed", "solution"]
+RevealedBy = Literal["", "hints", "revealed", "solution"]
 """What gave the cause away before it was named: every hint, `lab diagnose --reveal`, or the solution."""
 
 
@@ -23,7 +23,7 @@ class Commitment(msgspec.Struct, frozen=True):
     answers: dict[str, Answer]
     capture: str = ""
     hints: int = 0
-    told: Told = ""
+    told: RevealedBy = ""
 
 
 class Help(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def is_blind(workspace: Workspace) -> bool:
 
 
 def is_blind_at(path: Path) -> bool:
-    """The same of the workspace that a file or folder lies in; outside of labs nothing is hidden."""
+    """The same of the workspace that a file or folder lies in; outside labs nothing is hidden."""
     workspace = workspace_above(path.absolute())
     return workspace is not None and is_blind(workspace)
 
@@ -75,7 +75,7 @@ def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) ->
     return made
 
 
-def _told(workspace: Workspace, record: Record) -> Told:
+def _told(workspace: Workspace, record: Record) -> RevealedBy:
     if record.help.solution:
         return "solution"
     if record.help.revealed:

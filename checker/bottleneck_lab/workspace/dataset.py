@@ -1,4 +1,4 @@
-"""The data sets that labs name, made by their generators in `datasets/`."""
+"""The data sets that labs use, created by their generators in `datasets/`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Report = Callable[[int, int], None]
 
 
 def is_made(name: str) -> bool:
-    """Whether the data set `name` is whole: its manifest says that it is not while it is made, and where that was interrupted."""
+    """Whether the data set `name` is complete. Its manifest marks it incomplete while it is being created or after an interruption."""
     with suppress(OSError, ValueError, AttributeError):
         return json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
     return False
@@ -36,7 +36,7 @@ def require_dataset(name: str) -> Path:
         return root
     if (root / "manifest.json").is_file():
         raise MachineError(
-            f"The data set '{name}' in {root} is not complete.",
+            f"The data set '{name}' in {root} is incomplete.",
             f"`lab data {name}` completes it; if it is running now, wait until it has finished.",
         )
     raise MachineError(f"The data set '{name}' is not on this machine yet.", f"`lab data {name}` creates it.")
@@ -69,7 +69,7 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
         errors.seek(0)
         words = errors.read().decode(errors="replace").strip().splitlines()
     if status:
-        last = words[-1] if words else f"it ended with status {status}"
+        last = words[-1] if words else f"it exited with status {status}"
         raise MachineError(
             f"The data set '{name}' could not be created: {last}",
             f"Fix that and run `lab data {name}` again; what has been created is kept.",

@@ -1,4 +1,4 @@
-"""`diagnosis.toml`: reading the learner's answers, and putting one in without disturbing what else is written there."""
+"""`diagnosis.toml`: reading the learner's answers, and writing one without disturbing the rest of the file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_answers(folder: Path) -> dict[str, Any]:
 
 
 def is_given(answer: object) -> bool:
-    """Whether an answer says anything: an empty text is what a question is handed out with."""
+    """Whether an answer was given: questions are handed out with an empty text."""
     return answer is not None and (not isinstance(answer, str) or bool(answer.strip()))
 
 
@@ -62,7 +62,7 @@ def with_answer(text: str, key: str, answer: Answer) -> str:
 
 
 def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
-    """Write `answers` into the learner's `diagnosis.toml`, whole or not at all; its path.
+    """Write `answers` into the learner's `diagnosis.toml`, completely or not at all; its path.
 
     Raises UsageError, and writes nothing, when the file is broken or written in a way that an answer cannot be put into.
     """

@@ -60,7 +60,7 @@ def sums_of(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def read_json(path: Path, type_: type[Loaded]) -> Loaded:
-    """A state file as typed data. Raises MachineError that says which file is not what this version writes."""
+    """A state file as typed data. Raises MachineError that names a file this version did not write."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=type_)
     except (OSError, msgspec.DecodeError) as error:
@@ -115,7 +115,7 @@ class Workspace:
         )
 
     def require_current(self) -> None:
-        """Refuse to measure old files against a new lab. Raises UsageError with the way out."""
+        """Refuse to measure old files against a new lab. Raises UsageError with the remedy."""
         change = self.changed_lab()
         if change:
             raise UsageError(

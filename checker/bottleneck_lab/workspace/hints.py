@@ -15,7 +15,7 @@ class HintTaken(msgspec.Struct, frozen=True):
 
 
 def load_hints(workspace: Workspace) -> list[HintTaken]:
-    """The hints taken so far, in the order in which they were taken."""
+    """The hints taken so far, in the order they were taken."""
     file = workspace.state / "hints.json"
     return read_json(file, list[HintTaken]) if file.exists() else []
 

@@ -1,4 +1,4 @@
-"""A lab's wrong fixes: each is the solution with one property of the brief broken, and a check must fail it for that."""
+"""A lab's wrong fixes: each is the solution with one property of the brief broken, for which a check must fail it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _read(path: Path) -> str:
 
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
-    """What is wrong with the judge that gave this verdict on the mutant."""
+    """What is wrong with the judge, given its verdict on the mutant."""
     reason = f" ({verdict.reason})" if verdict.reason else ""
     said = f"but: {verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:

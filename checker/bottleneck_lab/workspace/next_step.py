@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.siblings import load_drawn
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """A command to type next, and why. An empty `command` means that there is nothing left to do."""
+    """The next command, and why. An empty `command` means nothing is left to do."""
 
     command: str
     why: str
@@ -27,7 +27,7 @@ def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
             return NextStep(f"lab start {lab.name}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
         if entry.passed is None and not (entry.solution_seen and entry.outcome == "PASS"):
             return NextStep(f"cd '{entry.workspace}'", f"You have started '{lab.name}' there.")
-    return NextStep("", "You have been through every lab of the course.")
+    return NextStep("", "You have been through every lab in the course.")
 
 
 def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
@@ -40,12 +40,12 @@ def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) ->
     if not seen and not attempts:
         return NextStep(
             f"lab {workspace.lab.spec.evidence}",
-            "See what happens before you change anything. README.md says what the symptom is. Then `lab diagnose`.",
+            "Look before you change anything. README.md describes the symptom. Then run `lab diagnose`.",
         )
     if questions and (is_blind(workspace) or not load_record(workspace).commitments):
         return NextStep(
             "lab diagnose",
-            "Say what the cause is, what shows it, and what a fix would bring. `lab report --html` draws the timeline.",
+            "Name the cause, the evidence for it and the gain that a fix would bring. `lab report --html` draws the timeline.",
         )
     return _after_diagnosis(workspace, last)
 
@@ -61,13 +61,14 @@ def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) 
 
 def _after_diagnosis(workspace: Workspace, last: str | None) -> NextStep:
     if last in ("INCONCLUSIVE", "ERROR"):
-        return NextStep("lab check", "The last check could not decide: do what it says, then check again.")
+        return NextStep("lab check", "The last check could not decide: follow its advice, then check again.")
     if last and workspace.lab.spec.evidence == "run":
-        return NextStep("lab run", "Change one thing and see what it brought; then `lab check`.")
+        return NextStep("lab run", "Change one thing and see what it gained; then run `lab check`.")
     if last:
         return NextStep(
-            "lab profile", "Change one thing, capture again, see with `lab compare` what it brought; then `lab check`."
+            "lab profile",
+            "Change one thing, capture again, and see with `lab compare` what it gained; then run `lab check`.",
         )
     return NextStep(
-        "lab check", f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it brought."
+        "lab check", f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it gained."
     )

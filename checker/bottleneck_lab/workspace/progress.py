@@ -1,4 +1,4 @@
-"""What a user has done over all labs: one small file, kept beside the data sets."""
+"""A user's progress over all labs: one small file next to the data sets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def note_start(slug: str, workspace: str) -> None:
 
 
 def note_attempt(slug: str, workspace: str, outcome: str, *, named: bool | None = None, copied: bool = False) -> None:
-    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from the solution, or came after it was seen, does not pass."""
+    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from the solution, or came after it was seen, does not
+    pass.
+    """
 
     def change(entry: LabProgress) -> LabProgress:
         own = outcome == "PASS" and not copied and entry.solution_seen is None

@@ -34,7 +34,7 @@ def load_drawn(workspace: Workspace) -> list[DrawnCase]:
 
 
 def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
-    """What the lab says of a case that was drawn. Raises UsageError where this edition of the lab does not have it."""
+    """What the lab says of a case that was drawn. Raises UsageError if this edition of the lab does not have it."""
     for spec in workspace.lab.spec.siblings:
         if spec.program == drawn.program:
             return spec
@@ -56,13 +56,13 @@ def traces_of(workspace: Workspace, number: int | None = None) -> list[Path]:
 
 
 def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
-    """The open case, or a new one: of those that this learner has met least often. Raises UsageError where the lab has none."""
+    """The open case, or a new one: of those that this learner has met least often. Raises UsageError if the lab has none."""
     found = open_case(workspace)
     if found and traces_of(workspace):
         return found
     specs = workspace.lab.spec.siblings
     if not specs:
-        raise UsageError("This lab has no further case to diagnose.", "`lab` says what is next.")
+        raise UsageError("This lab has no more cases to diagnose.", "`lab` shows what to do next.")
     with workspace.writing("lab diagnose"):
         drawn = [each for each in load_drawn(workspace) if each.named is not None]
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
@@ -85,7 +85,7 @@ def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
 
 
 def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
-    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank. Raises MachineError where it writes none.
+    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank. Raises MachineError if it writes none.
 
     A pack has programs of its own, or uses those of this project.
     """

@@ -1,4 +1,4 @@
-"""What a learner's diagnosis is worth: read off the record that travels with it, on the learner's machine and on a runner alike."""
+"""What a learner's diagnosis is worth, from the record submitted with it: the same on the learner's machine and on a runner."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 Captured = Callable[[str], CaptureFigures | None]
-"""The capture of that name; None where it is not here."""
+"""The capture with that name; None if it is not here."""
 
 
 def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
-    """The questions of the lab; once the solution was looked at, without those that only one's own capture can answer."""
+    """The lab's questions; after the solution was looked at, without those that only the learner's own capture can answer."""
     if record.help.solution is None:
         return lab.spec.questions
     return [question for question in lab.spec.questions if not needs_capture([question])]
@@ -34,12 +34,12 @@ def standing_of(
 
 
 def is_copied(lab: Lab, record: Record, files: Path) -> bool:
-    """Whether the reference solution was looked at, or is what was handed in."""
+    """Whether the reference solution was looked at, or was submitted."""
     return record.help.solution is not None or lab.code_hash(files) == lab.code_hash(lab.solution)
 
 
 def _named(lab: Lab, record: Record, verdict: Verdict, captured: Captured) -> bool | None:
-    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None where this check does not know."""
+    """Whether the first committed diagnosis named cause and evidence, with nothing told before; None if this check does not know."""
     first, *later = record.commitments
     if first.told:
         return False

@@ -105,7 +105,7 @@ def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
 
 
 def edited(workspace: Workspace) -> list[str]:
-    """Names of handed-out files that are no longer as they were handed out, or are gone."""
+    """Names of handed-out files that were changed or deleted."""
 
     def differs(name: str, sha256: str) -> bool:
         path = workspace.root / name

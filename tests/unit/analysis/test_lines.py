@@ -56,7 +56,7 @@ def test_a_loop_of_small_operators_is_found_by_its_line_with_its_backward(summar
     assert rows["train.py(20): main"].operators == 0
     (finding,) = found.findings
     assert finding.id == "many-calls"
-    assert "train.py(7): loop calls 200 operators a step" in finding.evidence
+    assert "train.py(7): loop calls 200 operators per step" in finding.evidence
     share = (400 * 30_000 + 400 * 14_000) / found.wall_ns
     assert finding.share_of_wall == pytest.approx(share)
     assert finding.expected_gain_ratio == pytest.approx(1 / (1 - share))

@@ -76,14 +76,14 @@ def test_what_is_let_go_is_held_by_nobody(recorded: tuple[Path, bool]) -> None:
 def test_the_report_shows_who_holds_what(recorded: tuple[Path, bool], tmp_path: Path) -> None:
     path, stacks = recorded
     shown = CliRunner().invoke(app, ["report", str(path)]).output
-    table = shown[shown.index("Who allocated what is held, in this capture: host") :].splitlines()
+    table = shown[shown.index("Lines that allocated the memory held, in this capture: host") :].splitlines()
     where = f"test_memory_by_line.py({keep.__code__.co_firstlineno})" if stacks else "aten::mul"
     assert table[2].strip().startswith(where)
-    assert "+16.0 KiB a step" in table[2]
+    assert "+16.0 KiB per step" in table[2]
     page = tmp_path / "page.html"
     CliRunner().invoke(app, ["report", str(path), "--html", str(page)])
-    assert "Who allocated what is held, in this capture: host" in page.read_text(encoding="utf-8")
-    assert "+16.0 KiB a step" in page.read_text(encoding="utf-8")
+    assert "Lines that allocated the memory held, in this capture: host" in page.read_text(encoding="utf-8")
+    assert "+16.0 KiB per step" in page.read_text(encoding="utf-8")
 
 
 def test_a_trace_that_does_not_say_which_block_is_freed_names_nobody(

@@ -83,7 +83,7 @@ def test_the_report_says_it(summary_of):
     render_summary(summary_of(list(in_turns())), console)
     text = console.export_text()
     assert (
-        "6 batches of 14.0 (4 to 16) images, 160 images/s; the device takes 40.0 ms for one, then pauses for 60.0 ms"
+        "6 batches of 14.0 (4 to 16) images, 160 images/s; the device takes 40.0 ms per batch, pauses 60.0 ms between batches"
         in " ".join(text.split())
     )
     assert "0% of it while the device works" in text
@@ -98,8 +98,8 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     told = StringIO()
     render_summary(summary, Console(file=told, width=100))
     ceiling = finding.expected_gain_ratio
-    assert f"would make what runs from the first work to the last {ceiling:.2f}x as fast" in told.getvalue()
-    assert "kernels a step" not in told.getvalue()
+    assert f"would make the part between the first and the last work {ceiling:.2f}x as fast" in told.getvalue()
+    assert "kernels per step" not in told.getvalue()
 
 
 def test_operators_that_launched_nothing_are_ranked_by_the_host_s_time(summary_of):

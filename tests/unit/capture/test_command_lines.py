@@ -106,7 +106,7 @@ class TestNsys:
             nsys.capabilities(*texts)
 
     @pytest.mark.parametrize(
-        ("file", "words"), [("report.qdstrm", "importer is missing"), (None, "left no report; the program ended")]
+        ("file", "words"), [("report.qdstrm", "importer is missing"), (None, "left no report; the program exited")]
     )
     def test_no_report_is_explained_whatever_the_exit_status(self, tmp_path, file, words):
         if file:
@@ -153,7 +153,7 @@ class TestNcu:
             ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", MachineError, "administrators"),
             ("==ERROR== Failed to connect to the CUDA driver", MachineError, "no GPU that this process"),
             ("==WARNING== No kernels were profiled.", CaptureError, "did not see any of the kernels"),
-            ("Traceback", CaptureError, "ended with status 1"),
+            ("Traceback", CaptureError, "exited with status 1"),
         ],
     )
     def test_what_it_says_is_understood(self, said, error, words):

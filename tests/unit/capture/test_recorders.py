@@ -101,7 +101,7 @@ def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(stand
 
 
 def test_a_tool_that_left_nothing_is_an_error_though_it_exits_0(stand_in, request_):
-    with pytest.raises(CaptureError, match="left no report; the program ended with status 0"):
+    with pytest.raises(CaptureError, match="left no report; the program exited with status 0"):
         nsys.record(stand_in("nsys", NSYS.replace("echo x > $(", "true $(").replace("exit 5", "exit 0")), request_)
 
 

@@ -32,9 +32,9 @@ def test_output_comes_through_and_its_end_is_kept(tmp_path):
 
 
 def test_a_status_and_a_signal_are_told_apart(tmp_path):
-    assert run(request(tmp_path), python("raise SystemExit(7)")).why() == "ended with status 7"
+    assert run(request(tmp_path), python("raise SystemExit(7)")).why() == "exited with status 7"
     killed = run(request(tmp_path), python("import os; os.kill(os.getpid(), 9)"))
-    assert killed.why() == "was ended by signal 9 (SIGKILL)"
+    assert killed.why() == "was killed by signal 9 (SIGKILL)"
 
 
 def test_at_its_limit_it_may_still_write_its_report(tmp_path):

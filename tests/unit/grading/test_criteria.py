@@ -95,7 +95,7 @@ def test_the_margin_is_part_of_the_test_and_of_the_sentence():
     spec = msgspec.structs.replace(SPEEDUP, text="Speed beside SDPA", target=1.0, margin=0.97)
     result = sampled(spec, [0.98] * 8)
     assert result.holds is True
-    assert result.sentence.endswith("; the target is at least 1x, met from 0.97x on.")
+    assert result.sentence.endswith("; the target is at least 1x, and counts as met from 0.97x.")
 
 
 @pytest.mark.parametrize(("value", "holds"), [(0.149, True), (0.15, True), (0.151, False), (math.inf, False)])
@@ -271,9 +271,9 @@ def test_a_pass_leads_with_the_target():
     ("conditions", "cause"),
     [
         (Conditions(noise=0.3, other_cores=1.2, cores=2, waiting=0.4), "Other programs kept 1.2 of 2 cores busy"),
-        (Conditions(noise=0.3, other_cores=0.1, waiting=0.12), "wait for a CPU 12% of the time"),
+        (Conditions(noise=0.3, other_cores=0.1, waiting=0.12), "Programs waited for a CPU 12% of the time"),
         (Conditions(noise=0.18, other_cores=0.0), "differed by about 18%, though little else was running"),
-        (Conditions(noise=0.18), "differed by about 18%, for a reason unseen"),
+        (Conditions(noise=0.18), "differed by about 18%, for an unknown reason"),
         (Conditions(noise=0.01), "too close to the target"),
     ],
 )
@@ -324,6 +324,6 @@ def test_undecided_blocks_are_told_by_the_figure_over_all_of_them():
     few = grade_decision(
         BUSY, sequential_test(BUSY, BLOCKS).decide([0.19, 1.0], exhausted=True), "blocks", overall=0.62
     )
-    assert "too few to say how sure that is" in few.sentence
+    assert "too few to give an interval" in few.sentence
     passed = sequential_test(BUSY, BLOCKS).decide([0.95] * 24, exhausted=True)
     assert grade_decision(BUSY, passed, "blocks", overall=0.3).value == 0.95, "what is decided is the median's"

@@ -67,7 +67,7 @@ def test_a_target_is_safe_where_both_sides_are_clear_of_it_on_every_machine():
 
 def test_a_target_too_near_to_right_work_says_to_whose_and_what_would_be_safe():
     (found,) = calibrate([row("fast", 3.1, 3.3, right=True, machine="server"), row("slow", 1.0, 1.2, right=False)])
-    assert found.problems == ["right work is 1.03 times as good as asked, 1.1 is safe (fast, server)."]
+    assert found.problems == ["right work is 1.03 times as good as required; 1.1 is safe (fast, server)."]
     assert (found.safe_from, found.safe_to) == pytest.approx((1.2 / 0.9, 3.1 / 1.1))
 
 
@@ -93,14 +93,14 @@ def test_a_count_is_safe_on_its_target():
     assert safe.problems == []
     (unsafe,) = calibrate([counted("right", 2.0, right=True), counted("slow", 1.0, right=False)])
     assert [problem.split(" (")[0] for problem in unsafe.problems] == [
-        "right work is 0.50 times as good as asked, 1 is safe",
-        "slow work is 1.00 times as good as asked, less than 1 is safe",
+        "right work is 0.50 times as good as required; 1 is safe",
+        "slow work is 1.00 times as good as required; less than 1 is safe",
     ]
 
 
 def test_a_side_that_nobody_tried_is_no_proof():
     (found,) = calibrate([row("fast", 9.0, 9.5, right=True)])
-    assert found.problems == ["nothing was measured that has to miss it."]
+    assert found.problems == ["nothing was measured that should miss it."]
 
 
 def test_rows_come_back_from_json_as_they_were():

@@ -41,7 +41,7 @@ def test_a_group_with_somebody_elses_programs_is_left_alone(own):
         (["memory.max", "memory.swap.max", "pids.max"], ""),
         (["pids.max"], "have no memory.max"),
         ([], "have no memory.max and no pids.max"),
-        (None, "may not make control groups"),
+        (None, "may not create control groups"),
     ],
 )
 @pytest.mark.usefixtures("own")

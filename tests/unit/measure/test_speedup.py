@@ -139,7 +139,7 @@ def test_a_gpu_that_somebody_else_uses_or_that_lowers_its_clocks_is_no_attack(be
 @pytest.mark.parametrize("case", ["first", "last"])
 def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering_whichever_case_shows_it(case):
     turns = {"first": QUIET, "middle": QUIET, "last": QUIET, case: beside(0.1, 0.09, *[0.25] * 7, 0.1, 0.1)}
-    with pytest.raises(LearnerFault, match=rf"2\.5 times as long beside .* \({case}\)") as caught:
+    with pytest.raises(LearnerFault, match=rf"2\.5 times as long alongside .* \({case}\)") as caught:
         refuse_kernels_left_running(turns, failed=False)
     assert caught.value.reason == "tampered"
 
@@ -269,7 +269,7 @@ def test_what_used_up_the_time_is_said(monkeypatch):
     (result,) = target_results(SimpleNamespace(lab=lab, device="cpu"), cases, set(), 0.0)
     assert result.holds is False
     assert "11 pairs" in result.sentence
-    assert result.sentence.endswith("Time ran out after these pairs: each call took 11 s.")
+    assert result.sentence.endswith("Time ran out after these pairs; each call took 11 s.")
 
 
 def on(cores: float, allowed: int | None, waiting: float = 0.0, ratio: float = 2.0) -> None:

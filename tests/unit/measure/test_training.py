@@ -58,9 +58,9 @@ REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (REPORTS[:1], "due after the steps 10, 20"),
+        (REPORTS[:1], "due after steps 10, 20"),
         ([REPORTS[0], (20, {"loss": 0.251})], "The report of step 20 says loss 0.251"),
-        ([REPORTS[0], (20, {})], "due are loss"),
+        ([REPORTS[0], (20, {})], "it should have loss"),
         ([REPORTS[0], (20, {"loss": float("nan")})], "loss nan"),
     ],
 )
@@ -75,7 +75,7 @@ def test_rounding_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        ({}, "due are w"),
+        ({}, "it should have w"),
         ({"w": np.ones(3)}, "has the shape (3,)"),
         ({"w": np.array([1.0, 1.1])}, "differs from the shipped script's"),
         ({"w": np.array([1.0, np.nan])}, "differs from the shipped script's"),

@@ -59,7 +59,7 @@ def test_memory_is_told_from_first_to_highest(draw):
     """A learner is asked for it: what is only on the page is not there over a network."""
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
-    assert "260.0 MiB at the first record, 272.0 MiB at the highest; 4.0 MiB more from step to step." in told
+    assert "260.0 MiB at the start, 272.0 MiB at the peak; 4.0 MiB more each step." in told
 
 
 def test_comparison(draw, golden):

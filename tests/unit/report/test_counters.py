@@ -27,8 +27,8 @@ def test_a_terminal_of_any_width(timeline, width):
     text = out.getvalue()
     assert all(len(line) <= max(width, 71) for line in text.splitlines())
     assert text.index("synthetic: these counters were made up") < text.index("1  How long each launch took")
-    assert text.index("1 Shared memory is read and written with bank conflicts") < text.index("2 Loads are waited for")
-    assert "sectors a request                       4            16          ≤ 16" in text
+    assert text.index("1 Shared memory is read and written with bank conflicts") < text.index("2 Warps wait for loads")
+    assert "sectors per request                     4            16          ≤ 16" in text
 
 
 def test_the_page_has_them_too(timeline):

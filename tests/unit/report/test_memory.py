@@ -33,8 +33,8 @@ def test_the_line_that_keeps_memory_stands_first(snapshot: Path) -> None:
     assert "Memory of device 0" in shown
     rows = shown[shown.index("Which lines") :].splitlines()
     assert rows[2].split()[:2] == ["train.py(44):", "train"]
-    assert "+4.0 KiB a step" in rows[2]
-    assert "are reserved" in shown
+    assert "+4.0 KiB per step" in rows[2]
+    assert "is reserved" in shown
 
 
 def test_a_program_reads_the_same_figures(snapshot: Path) -> None:

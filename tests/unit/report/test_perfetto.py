@@ -105,12 +105,12 @@ def test_a_browser_is_opened_and_what_it_will_ask_is_told_first(trace, monkeypat
     monkeypatch.setattr("webbrowser.open", browser)
     open_trace(trace, port=0)
     assert PERMISSION in told[0]
-    assert capsys.readouterr().out == "Perfetto has the trace.\n"
+    assert capsys.readouterr().out == "Perfetto has loaded the trace.\n"
 
 
 def test_without_a_browser_it_is_told_how_to_do_it_by_hand(trace, monkeypatch, capsys):
     monkeypatch.setattr("webbrowser.open", lambda link: False)
     open_trace(trace, port=0)
     shown = capsys.readouterr().out
-    assert "no browser here" in shown
+    assert "No browser could be opened here" in shown
     assert all(line in shown for line in explain_by_hand(trace))

@@ -19,7 +19,7 @@ PLATEAU = Plateau(
 
 def test_the_plateau_is_drawn_and_its_figures_stand_beside_it():
     page = render_html(title="a server", plateau=PLATEAU)
-    assert "64 clients at once, with one" in page
+    assert "64 concurrent clients, one" in page
     heights = [float(each) for each in re.findall(r"<rect[^>]*height=\"([\d.]+)\"[^>]*class=\"fill-value\"", page)]
     assert heights == pytest.approx([45, 90, 90, 90, 90 * 1.4 / 2.6, 0], abs=0.1), "rates, then p99s"
     assert '<td class="number">15.5</td>' in page

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import ActivityKind, kineto_halves, load, merge_ranks, second_process
+from bottleneck_lab.trace import ActivityKind, kineto_parallel, load, merge_ranks, second_process
 from bottleneck_lab.trace.json_stream import scan
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
@@ -282,11 +282,13 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
     ]
     path = written(tmp_path, laid_out(events))
     handed_over = []
-    add_half = kineto_halves.add_half
-    monkeypatch.setattr(kineto_halves, "add_half", lambda *given: (handed_over.append(1), add_half(*given))[1])
+    add_second_half = kineto_parallel.add_second_half
+    monkeypatch.setattr(
+        kineto_parallel, "add_second_half", lambda *given: (handed_over.append(1), add_second_half(*given))[1]
+    )
     monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
     with threads():
-        assert same(kineto_halves.load_in_halves(path), alone(path))
+        assert same(kineto_parallel.load_in_parallel(path), alone(path))
     assert handed_over
 
 
@@ -303,7 +305,7 @@ def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
 def test_a_wrong_guess_of_the_middle_is_never_used(tmp_path, hide):
     path = written(tmp_path, hide(EVENTS * 4))
     results = []
-    for read in (kineto_halves.load_in_halves, alone):
+    for read in (kineto_parallel.load_in_parallel, alone):
         try:
             results.append(read(path))
         except CaptureError as error:
@@ -375,7 +377,7 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
         (
             '{"traceEvents": [{"args": {"name": "GPU0"}, "ph": "M", "pid": 6, "name": "process_name"},'
             '{"ts": "10", "dur": "5", "ph": "X", "name": "gemm", "pid": "6", "tid": "1", "args": {"BeginNs": "10000", "EndNs": "15000"}}]}',
-            "JSON of rocprof",
+            "JSON from rocprof",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck_lab.trace import kineto_halves, second_process
+from bottleneck_lab.trace import kineto_parallel, second_process
 from bottleneck_lab.trace.kineto import read_kineto
 from bottleneck_lab.trace.nsys_claims import SharedExport
 from bottleneck_lab.trace.second_process import fork, spawn
@@ -113,7 +113,7 @@ def test_where_there_is_no_room_for_another_process_the_first_one_works_alone(tm
     path = tmp_path / "trace.json"
     path.write_bytes(laid_out(EVENTS * 30))
     with path.open("rb") as file:
-        assert same(kineto_halves.load_in_halves(path), read_kineto(file.read, path))
+        assert same(kineto_parallel.load_in_parallel(path), read_kineto(file.read, path))
     shared = SharedExport(write, path)
     assert shared.read_by_the_other(("table", 7)) is None
     shared.close()

@@ -149,7 +149,7 @@ class LocalExecutor(Executor):
 
     def user(self, slot: str) -> str:
         if user := self._users.get(slot):
-            return f"uid {user.uid}, of this slot alone"
+            return f"uid {user.uid}, used by this slot only"
         return f"uid {os.geteuid()}, the runner's own, shared by all its slots"
 
     def health(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ def _slot_users(slots: list[str], uids: list[int], place: Path) -> dict[str, Slo
     """A user for each slot, where any are named. Raises UsageError for too few."""
     if uids and len(uids) < len(slots):
         raise UsageError(
-            f"{len(slots)} slots need as many users: {len(uids)} are named.",
+            f"{len(slots)} slots need {len(slots)} users, but {len(uids)} are named.",
             "Name more with --uids, such as 61000-61003.",
         )
     return {slot: SlotUser(uid, place) for slot, uid in zip(slots, uids, strict=False)}

@@ -17,7 +17,7 @@ JOB = [sys.executable, "-m", "bottleneck_lab.cohort.job"]
 
 
 def _run(command: list[str], folder: str, environment: dict[str, str]) -> int:
-    """The task: the job as a process of its own, so that nothing of a check stays in Ray's worker."""
+    """The task: the job as its own process, so that nothing of a check stays in Ray's worker."""
     with (Path(folder) / "log").open("ab") as log:
         return subprocess.run(
             [*command, folder, str(os.getpid())],

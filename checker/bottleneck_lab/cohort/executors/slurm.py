@@ -1,7 +1,7 @@
-"""Checks as jobs of a Slurm cluster. The folder of the cohort has to be on a file system that the nodes share.
+"""Checks as jobs of a Slurm cluster. The folder of the cohort must be on a file system that the nodes share.
 
 Slurm may run a job twice (a controller that is killed within seconds of a start does): the lease makes it one verdict. What it cannot tell is taken as
-running, until the lease's own limit; what it does not know any more is lost, and measured again.
+running, until the lease's own limit; what it no longer knows is lost, and measured again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class SlurmExecutor(Executor):
         for program in ("sbatch", "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise MachineError(
-                    f"Slurm's {program} is not here.", "Start the runner on a machine that submits to the cluster."
+                    f"Slurm's {program} is not installed here.",
+                    "Start the runner on a machine that submits to the cluster.",
                 )
         self._gpus, self._options, self._command = gpus, options or [], command or JOB
         self._slots: dict[str, str | None] = {}
@@ -137,7 +138,7 @@ class SlurmExecutor(Executor):
 
 
 def _slurm(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Raises MachineError where Slurm does not answer in time."""
+    """Raises MachineError if Slurm does not answer in time."""
     try:
         return subprocess.run(
             arguments, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL

@@ -49,7 +49,9 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > most_bytes:
-            raise RefusedError("too-large", f"A request may have {most_bytes >> 10} KiB.", "Submit source code only.")
+            raise RefusedError(
+                "too-large", f"A request may have at most {most_bytes >> 10} KiB.", "Submit source code only."
+            )
     return bytes(body)
 
 
@@ -99,7 +101,7 @@ async def submit(request: Request) -> Response:
 
 @router.get("/captures/{name}", dependencies=[Depends(api_person)])
 def has_capture(request: Request, name: str) -> Response:
-    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError where it is not."""
+    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError if it is not."""
     if not state(request).cohort.blobs.holds(name):
         raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
     return answer(Stored(name))
@@ -134,7 +136,7 @@ def _store(request: Request, content: bytes) -> Stored:
 
 @router.get("/submissions/{handle}")
 async def standing(request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0) -> Response:
-    """One submission; with `after`, not before its version is a later one, or `wait` seconds have gone by."""
+    """One submission; with `after`, not before its version is a later one, or `wait` seconds have passed."""
     shared = state(request)
 
     def look() -> Standing:

@@ -35,13 +35,13 @@ def first(session: AsAnybody) -> Response:
 
 @router.get("/join/{code}")
 def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
-    """What a learner types; the page behind the QR code. Raises RefusedError where the code is not valid."""
+    """What a learner types; the page behind the QR code. Raises RefusedError if the code is not valid."""
     shared, typed = state(request), plain_code(code)
     with shared.cohort.database.reading() as connection:
         valid = typed in people.join_codes(connection)
     if not valid:
         raise RefusedError(
-            "wrong-code", "That join code is not valid (any more).", "Ask your instructor for the current one."
+            "wrong-code", "That join code is not valid, or no longer valid.", "Ask your instructor for the current one."
         )
     return shared.page("join.html", session, code=typed)
 
@@ -69,14 +69,14 @@ def login(request: Request, fields: Form) -> Response:
 
 @router.get("/login/{token}", dependencies=[Depends(OPEN)])
 def login_by_link(request: Request, token: str) -> Response:
-    """A link from the terminal lets its owner in, once. Raises RefusedError where it is used or too old."""
+    """A link from the terminal lets its owner in, once. Raises RefusedError if it is used or too old."""
     database = state(request).cohort.database
     with database.writing() as connection:
         person = people.use_link(connection, token, database.clock())
     if person is None:
         raise RefusedError(
             "forbidden",
-            "This link was used before, or is too old.",
+            "This link has been used, or has expired.",
             "Ask for another: `lab status --web`, or `lab cohort link`.",
         )
     return let_in(request, person, "/")

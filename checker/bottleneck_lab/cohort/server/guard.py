@@ -107,9 +107,7 @@ async def form(request: Request) -> dict[str, str]:
 
     session = await run_in_threadpool(find, request)
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
-        raise RefusedError(
-            "forbidden", "This form was not sent from its own page.", "Load the page again and repeat it."
-        )
+        raise RefusedError("forbidden", "This form was not sent from its own page.", "Reload the page and try again.")
     return fields
 
 

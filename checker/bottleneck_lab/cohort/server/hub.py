@@ -97,7 +97,7 @@ class Hub:
                 yield f"id: {event.id}\nevent: change\ndata: {about}\n\n".encode()
 
     async def next(self, person: Person, most_s: float) -> None:
-        """Wait until something happens that concerns this person, at most so long."""
+        """Wait until something happens that concerns this person, at most that long."""
         with self._watching(person) as queue, contextlib.suppress(TimeoutError):
             await asyncio.wait_for(queue.get(), most_s)
 

@@ -21,7 +21,7 @@ router = APIRouter()
 
 @router.get("/me")
 def me(request: Request, session: AsLearner) -> Response:
-    """Where one stands."""
+    """The learner's standing."""
     return _me(request, session, "me.html")
 
 

@@ -29,7 +29,7 @@ class Limit:
             times.append(self._clock())
 
     def require(self, name: str) -> None:
-        """The same without counting: for what counts only when it fails. Raises RefusedError where there were too many."""
+        """The same without counting: for what counts only when it fails. Raises RefusedError if there were too many."""
         with self._lock:
             times = self._recent(name)
             if len(times) >= self._most:

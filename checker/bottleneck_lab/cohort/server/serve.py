@@ -1,4 +1,4 @@
-"""Running the server, and beside it the runner, which is started again when it dies."""
+"""Runs the server and a runner next to it, which is restarted if it dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. Raises MachineError where the address cannot be had."""
+    """Serve until SIGINT or SIGTERM. Raises MachineError if the address cannot be had."""
     certificate, key = tls or (None, None)
     config = uvicorn.Config(
         create_app(cohort, url),
@@ -56,7 +56,7 @@ def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str
     if not server.started:
         raise MachineError(
             f"The server could not be started at {host}:{port}.",
-            "Another program may have that port: choose one with --port.",
+            "Another program may be using that port: choose another with --port.",
         )
 
 
@@ -87,6 +87,6 @@ class Keeper:
                 self._process.terminate()
             status = self._process.wait()
             if not self._stopping.is_set():
-                log.warning("the runner ended with status %d and is started again in %.0f s", status, pause_s)
+                log.warning("the runner exited with status %d and will be restarted in %.0f s", status, pause_s)
                 self._stopping.wait(pause_s)
                 pause_s = min(30.0, pause_s * 2)

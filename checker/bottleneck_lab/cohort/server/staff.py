@@ -1,4 +1,4 @@
-"""The instructor's pages. Assistants see everything and help; who is here, what counts and what is measured again is the instructor's to decide."""
+"""The instructor's pages. Assistants see everything and can help; only instructors decide who is in, what counts and what is measured again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
 
 def _require_lab(slug: str) -> None:
     if slug not in load_labs():
-        raise RefusedError("unknown-lab", "This cohort has no lab of that name.", "Go back to the room.")
+        raise RefusedError("unknown-lab", "This cohort has no lab with that name.", "Go back to the room.")
 
 
 @router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
@@ -134,7 +134,7 @@ def _number(text: str) -> int | None:
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
 def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Measure again everything that was handed in for a lab; with `checker`, what that version of the checker measured."""
+    """Measure again everything that was submitted for a lab; with `checker`, what that version of the checker measured."""
     shared = state(request)
     with shared.cohort.database.writing() as connection:
         judged = shared.judge.latest(connection, tables.submissions.c.lab == slug)
@@ -171,7 +171,7 @@ def extend_person(request: Request, handle: str, fields: Form) -> Response:
 
 @router.post("/people/{handle}/remove")
 def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Take somebody out, or, for one on the roster, let them join anew. Raises RefusedError for oneself."""
+    """Take somebody out, or, for one on the roster, let them join again. Raises RefusedError for oneself."""
     database = state(request).cohort.database
     with database.writing() as connection:
         who = people.by_handle(connection, handle)
@@ -201,7 +201,7 @@ PAGE_OF_ITS_OWN = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe
 def capture_report(request: Request, handle: str) -> Response:
     """The report of the capture that came with a submission, with causes and findings. One is made at a time.
 
-    Raises RefusedError where there is none, or it cannot be read.
+    Raises RefusedError if there is none, or it cannot be read.
     """
     shared = state(request)
     with shared.cohort.database.reading() as connection:
@@ -248,7 +248,7 @@ def export_grades(request: Request, kind: Format) -> Response:
 
 @router.post("/settings/roster", dependencies=[Depends(INSTRUCTOR)])
 def roster(request: Request, fields: Form) -> Response:
-    """Add the learners of a CSV file, or correct them. Raises RefusedError where it cannot be read."""
+    """Add the learners of a CSV file, or correct them. Raises RefusedError if it cannot be read."""
     database = state(request).cohort.database
     try:
         learners = read_roster(fields.get("roster", ""))
@@ -282,7 +282,7 @@ _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
 
 @router.post("/settings", dependencies=[Depends(INSTRUCTOR)])
 def change(request: Request, fields: Form) -> Response:
-    """Set limits, the late policy, the leaderboard. Raises RefusedError where a value is out of its range."""
+    """Set limits, the late policy, the leaderboard. Raises RefusedError if a value is out of its range."""
     database = state(request).cohort.database
     numbers = {name: _number(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
     late = {name: (_number(fields.get(f"late_{name}", "")) or 0) / 100 for name in ("per_day", "most")}
@@ -311,7 +311,7 @@ def codes(request: Request, fields: Form) -> Response:
 
 @router.post("/settings/staff", dependencies=[Depends(INSTRUCTOR)])
 def staff(request: Request, fields: Form) -> Response:
-    """Add an assistant or an instructor, with a password of at least twelve characters. Raises RefusedError where something is missing."""
+    """Add an assistant or an instructor, with a password of at least twelve characters. Raises RefusedError if something is missing."""
     name, password, role = clean(fields.get("name", "")), fields.get("password", ""), fields.get("role", "")
     if not name or len(password) < 12 or role not in ("assistant", "instructor"):
         raise RefusedError(

@@ -66,7 +66,7 @@ def _engine(url: str) -> Engine:
     except (SQLAlchemyError, ModuleNotFoundError) as error:
         raise UsageError(
             f"'{url}' is not a database that can be opened: {error}.",
-            "Use `postgresql://user@host/name`, or leave it out for the built-in SQLite.",
+            "Use `postgresql://user@host/name`, or leave it out to use the built-in SQLite.",
         ) from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
@@ -96,8 +96,8 @@ def explained() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         raise MachineError(
-            f"The cohort's database refuses: {str(error.orig).splitlines()[0]}.",
-            "`lab cohort restore` brings back a backup; `lab cohort status` says what is there.",
+            f"The cohort's database refused: {str(error.orig).splitlines()[0]}.",
+            "`lab cohort restore` restores a backup; `lab cohort status` shows what is there.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a learner handed in: the attempts, what changed in each, and what their captures showed."""
+"""What a learner submitted: the attempts, what changed in each, and what their captures showed."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _diagnosis(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
 
 
 def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
-    """The title of a submission's lab, and the files of the capture that came with it. Raises RefusedError where there is none."""
+    """The title of a submission's lab, and the files of the capture that came with it. Raises RefusedError if there is none."""
     table = tables.submissions
     row = connection.execute(select(table.c.lab, table.c.capture).where(table.c.handle == handle)).first()
     if row is None or row.capture is None:

@@ -1,4 +1,4 @@
-"""The room at a glance: who is where, who is stuck, what is in the queue."""
+"""The room at a glance: everybody's progress, who is stuck, what is queued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cohort as one learner may see it: their own submissions, what is left, what was announced; feedback only once it is released."""
+"""The cohort as one learner may see it: their own submissions, how many are left, announcements; feedback only once released."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_standing(connection: Connection, judge: VerdictReader, person: Person, 
     table = tables.submissions
     row = connection.execute(select(table).where(table.c.handle == handle, table.c.person == person.id)).first()
     if row is None:
-        raise RefusedError("not-found", "You have no submission of that name.", "`lab status` lists them.")
+        raise RefusedError("not-found", "You have no submission with that name.", "`lab status` lists them.")
     rounds = judge.all_of(connection, handle)
     shown = rounds[-1] if rounds and row.state in ("done", "failed") else None
     rules = load_rules(connection, row.lab, person.id)

@@ -1,4 +1,4 @@
-"""Verdicts as they may be shown: only what the cohort's key signed for this very submission, learner and attempt."""
+"""Verdicts fit to show: only those that the cohort's key signed for this submission, learner and attempt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the lab is solved by it: the reference solution handed in does not count."""
+        """Whether the lab is solved by it: the reference solution submitted does not count."""
         return self.outcome is Outcome.PASS and not self.copied
 
     @property

@@ -211,7 +211,7 @@ class MeasureStep(Message, number=24):
 
 
 def message_of(number: int, values: list[Value]) -> Message:
-    """The message of that number. Raises ValueError where there is none, or where its fields differ."""
+    """The message with that number. Raises ValueError if there is none, or where its fields differ."""
     if (type_ := _TYPES.get(number)) is None:
         raise ValueError("not a message of this protocol")
     if _is_open(number):
@@ -223,7 +223,7 @@ def message_of(number: int, values: list[Value]) -> Message:
 
 
 def is_known(number: int) -> bool:
-    """Whether there is a message of that number."""
+    """Whether there is a message with that number."""
     return number in _TYPES
 
 

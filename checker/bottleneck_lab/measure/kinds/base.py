@@ -1,4 +1,4 @@
-"""What a kind of lab is: one object that knows its settings, and how to measure, profile and run a lab of its kind."""
+"""A kind of lab: one object that knows its settings, and how to measure, profile and run labs of its kind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     settings_type: type[S]
     criteria: ClassVar[Criteria | None] = None
-    """The criteria that it can decide. None where the lab's judge names them."""
+    """The criteria that it can decide. None if the lab's judge names them."""
     required: ClassVar[Collection[str]] = ()
     """Ids without which none of its labs can be measured."""
     judge_calls: ClassVar[Calls] = {}
@@ -46,10 +46,10 @@ class Kind(ABC, Generic[S]):
     asks: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers it judges itself, against what it measures."""
     records_itself: ClassVar[bool] = False
-    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is held against the solution's."""
+    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is compared with the solution's."""
 
     def settings(self, lab: Lab, device: Device) -> S:
-        """The lab's settings on a device. Raises LabError where lab.toml has a wrong one."""
+        """The lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
         found = convert(
             lab.spec.devices[device].settings,
             self.settings_type,
@@ -64,21 +64,21 @@ class Kind(ABC, Generic[S]):
 
     @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
-        """`lab check`: all of the measurement. Raises LearnerFault or VerifierFault when it ends early."""
+        """`lab check`: the whole measurement. Raises LearnerFault or VerifierFault if it ends early."""
 
     @abstractmethod
     def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
         """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`; the exit status."""
 
     def run(self, context: Context[S], on_line: OnLine) -> int:
-        """`lab run`: runs the workspace's code as it stands, line by line to `on_line`; the exit status."""
+        """`lab run`: runs the workspace's code as it is, passing its output line by line to `on_line`; returns the exit status."""
         from bottleneck_lab.measure.sandbox.children import stream
 
         command = list(self.program(context.lab, context.device))
         return stream(command, context.workspace, context.janitor, on_line, context.environment())
 
     def run_note(self, device: Device) -> str:  # noqa: ARG002 - for kinds to override
-        """What `lab run` should say before it starts, beside the file and the device."""
+        """What `lab run` should print before it starts, besides the file and the device."""
         return ""
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
@@ -90,11 +90,11 @@ class Kind(ABC, Generic[S]):
         return False
 
     def scale(self, context: Context[S], ranks: list[int]) -> list[Sweep]:  # noqa: ARG002 - for kinds to override
-        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError where there is none, LearnerFault where the code fails."""
+        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError if there is none, LearnerFault where the code fails."""
         raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
 
     def problems(self, lab: Lab) -> Iterator[str]:
-        """What is wrong with a lab of this kind that its files alone show, each as one sentence (`lab dev check --static`)."""
+        """Problems that a lab's files alone reveal, one sentence each (`lab dev check --static`)."""
         for device, spec in lab.spec.devices.items():
             try:
                 self.settings(lab, device)

@@ -1,4 +1,4 @@
-"""Runs a lab's code under torch.profiler, in the learner's own folder and without a sandbox: nothing that it says reaches a verdict.
+"""Runs a lab's code under torch.profiler, in the learner's own folder and without a sandbox: nothing it reports reaches a verdict.
 
 What a kind's `profile` starts, and what the process that it starts shares with those of other kinds.
 """

@@ -1,4 +1,4 @@
-"""Finds a kind of lab by its name: the packages beside this file, and what other distributions bring as entry points."""
+"""Finds a kind of lab by name: the packages next to this file, and other distributions' entry points."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GROUP = "bottleneck_lab.kinds"
 
 
 def kind_of(lab: Lab) -> Kind[Any]:
-    """The kind of a lab. Raises LabError where no kind has that name."""
+    """The kind of a lab. Raises LabError if no kind has that name."""
     return find_kind(lab.spec.measure)
 
 
 @cache
 def find_kind(name: str) -> Kind[Any]:
-    """The kind called `name`; a built-in one before any other. Raises LabError where there is none."""
+    """The kind called `name`; a built-in one before any other. Raises LabError if there is none."""
     if name in built_in():
         return _checked(import_module(f"{kinds.__name__}.{name}").KIND, name)
     for entry in entry_points(group=GROUP, name=name):
@@ -46,6 +46,6 @@ def _checked(found: object, name: str) -> Kind[Any]:
     if not isinstance(found, Kind):
         raise LabError(
             f"The entry point '{name}' of {GROUP} is not a kind of lab.",
-            "It must name an object of a class derived from bottleneck_lab.measure.kinds.base.Kind.",
+            "It must name an instance of a subclass of bottleneck_lab.measure.kinds.base.Kind.",
         )
     return found

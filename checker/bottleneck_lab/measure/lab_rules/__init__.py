@@ -48,7 +48,7 @@ def check_course() -> list[str]:
     """Folders of labs and solutions that the course does not name."""
     known = load_labs()
     return [
-        f"{root / parent / folder.name} is in no stage of labs/course.toml."
+        f"{root / parent / folder.name} is not in any stage of labs/course.toml."
         for root in content_roots()
         for parent in ("labs", "solutions")
         for folder in sorted((root / parent).iterdir())
@@ -74,7 +74,7 @@ def _missing(lab: Lab) -> Iterator[str]:
 def _inconsistent(lab: Lab) -> Iterator[str]:
     spec = lab.spec
     yield from (
-        f"{declarations.at(lab, 'editable')}: {name} may be edited but is not among the files."
+        f"{declarations.at(lab, 'editable')}: {name} is editable but not among the files."
         for name in spec.editable
         if name not in spec.files
     )
@@ -98,7 +98,7 @@ def _trusted(lab: Lab) -> list[str]:
 
 
 def _stray(lab: Lab) -> Iterator[str]:
-    """A file that neither the lab nor its judge names serves nobody."""
+    """Finds files that neither the lab nor its judge names."""
     named = {"README.md", "lab.toml", "judge.py", "reference.py", "diagnosis.toml", *_trusted(lab), *lab.spec.files}
     texts = [
         path.read_text(encoding="utf-8") for path in (lab.path / "lab.toml", lab.path / "judge.py") if path.is_file()
@@ -130,7 +130,7 @@ def course_names(root: Path, slug: str) -> bool:
 def add_to_course(file: Path, stage: str, slug: str) -> None:
     """Write `slug` as the last lab of a stage into a course.toml; the file, or the stage, is made where there is none.
 
-    Raises UsageError where the file is written in a way that a name cannot be put into; it is then as it was.
+    Raises UsageError if the file is written in a way that a name cannot be put into; it is then as it was.
     """
     before = file.read_text(encoding="utf-8") if file.is_file() else 'title = "Labs"\n'
     listed = re.compile(rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])')
@@ -148,4 +148,6 @@ def add_to_course(file: Path, stage: str, slug: str) -> None:
         stages = []
     if [one.name for one in stages if slug in one.labs] != [stage]:
         file.write_text(before, encoding="utf-8")
-        raise UsageError(f"{file} is written in a way that cannot be added to.", f"Add '{slug}' to the stage by hand.")
+        raise UsageError(
+            f"{file} is written in a way that `lab dev new` cannot extend.", f"Add '{slug}' to the stage by hand."
+        )

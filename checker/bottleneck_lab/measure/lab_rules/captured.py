@@ -1,4 +1,4 @@
-"""Rules that a capture of the shipped workload must meet: what lab.toml says of it has to be there to be seen."""
+"""Rules that a capture of the shipped workload must meet: what lab.toml says of it must be there to be seen."""
 
 from __future__ import annotations
 

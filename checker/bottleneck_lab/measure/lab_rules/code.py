@@ -84,7 +84,7 @@ def _takes(function: Callable[..., object], arguments: int) -> bool:
 
 
 def _unread_settings(lab: Lab) -> Iterator[str]:
-    """A setting of the judge whose name stands in no file of the lab is a slip of the pen."""
+    """A judge's setting that no file of the lab reads is probably a typo."""
     text = "".join(path.read_text("utf-8", "replace") for path in lab.path.glob("*.py"))
     for device, spec in lab.spec.devices.items():
         given = spec.settings.get("judge", {})
@@ -95,7 +95,7 @@ def _unread_settings(lab: Lab) -> Iterator[str]:
 
 
 def distinct(lab: Lab) -> Iterator[str]:
-    """There are variants enough, of editable files alone, and no two say the same."""
+    """There are enough variants, of editable files only, and no two are equivalent."""
     if not (lab.root / "tests" / "variants").is_dir():
         return
     found = variants(lab)
@@ -112,7 +112,7 @@ def distinct(lab: Lab) -> Iterator[str]:
     for folder in found:
         meaning = _meaning(lab, folder)
         if meaning in seen:
-            yield f"tests/variants/{lab.slug}/{folder.name} says the same as {seen[meaning]}."
+            yield f"tests/variants/{lab.slug}/{folder.name} is the same as {seen[meaning]}."
         seen.setdefault(meaning, folder.name)
 
 

@@ -1,4 +1,4 @@
-"""Rules for what lab.toml declares: every name in it must be one that somebody knows, and every placeholder one that is filled."""
+"""Rules for lab.toml: every name in it must be known, and every placeholder one that gets filled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(lab: Lab, *keys: str | int) -> str:
 
 
 def criteria(lab: Lab) -> Iterator[str]:
-    """A target has a figure, and a text only the placeholder that is filled."""
+    """A target has a figure, and a text has no unknown placeholder."""
     for device, spec in lab.spec.devices.items():
         for number, criterion in enumerate(spec.criteria):
             keys: Keys = ("devices", device, "criteria", number)
@@ -55,9 +55,9 @@ def _hint(hint: HintSpec) -> Iterator[str]:
     if hint.finding is not None and hint.finding not in FINDING_IDS:
         yield unknown(f"no detector reports the finding `{hint.finding}`", hint.finding, FINDING_IDS)
     if hint.finding is not None and "{evidence}" not in hint.text:
-        yield f"the hint waits for the finding `{hint.finding}`, but shows none of it: its text has no `{{evidence}}`."
+        yield f"the hint names the finding `{hint.finding}` but does not show it: its text has no `{{evidence}}`."
     if hint.finding is None and "{evidence}" in hint.text:
-        yield "the hint has `{evidence}` and names no `finding` that would fill it."
+        yield "the hint has `{evidence}` but names no `finding` to fill it."
     yield from _placeholders(hint.text.replace("{evidence}", ""), ["evidence"] if hint.finding else [])
 
 
@@ -94,7 +94,7 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
 
 
 def taught(lab: Lab) -> Iterator[str]:
-    """A detector reports what the lab teaches."""
+    """Some detector reports what the lab teaches."""
     if lab.spec.taught not in ("", *FINDING_IDS):
         said = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
         yield f"{at(lab, 'taught')}: {said}"
@@ -159,9 +159,9 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
     if question.type == "choice" and len(question.choices) < 2:
         yield "offers no choice: `choices` needs two or more."
     if question.type == "interval" and not question.shows:
-        yield "does not say what its stretch has to show (`shows`)."
+        yield "does not say what its stretch must show (`shows`)."
     if question.type == "text" and not question.accept and question.id not in asked_by_kind(lab):
-        yield "takes any text: give patterns of which an answer must have one (`accept`), or ask for a choice or a number."
+        yield "takes any text: list patterns in `accept`, one of which an answer must match, or ask for a choice or a number."
     for pattern in question.accept:
         try:
             re.compile(pattern)
@@ -169,7 +169,7 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
             yield f"accepts '{pattern}', which is not a regular expression ({error})."
     for figure in filter(None, (question.from_capture, question.shows)):
         if figure not in FIGURES and not _marks(lab, figure.removesuffix("_share")):
-            yield unknown(f"is held against `{figure}`, which no capture shows", figure, FIGURES)[:-1] + (
+            yield unknown(f"is checked against `{figure}`, which no capture shows", figure, FIGURES)[:-1] + (
                 ", or `<range>_share` of a range that a file of the lab marks."
             )
 
@@ -184,4 +184,4 @@ def _refused(question: QuestionSpec, solved: object) -> str | None:
     """Why the lab's own patterns refuse the solution's words."""
     if question.type != "text" or not question.accept or not isinstance(solved, str):
         return None
-    return None if question.accepts(solved) else "none of the patterns of `accept` is in it."
+    return None if question.accepts(solved) else "it matches none of the patterns in `accept`."

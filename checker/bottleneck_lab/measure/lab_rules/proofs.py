@@ -1,4 +1,4 @@
-"""Where the right solutions are that a lab is tried with."""
+"""Where a lab's other correct solutions are."""
 
 from __future__ import annotations
 

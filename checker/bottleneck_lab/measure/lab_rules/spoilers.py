@@ -1,4 +1,4 @@
-"""What learners read before they have named the cause must not name it for them."""
+"""What learners read before naming the cause must not give it away."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _names_of_the_cause(lab: Lab) -> list[str]:
         solved = load_answers(lab.solution)
     except LabError:
         solved = {}
-    judged = asked_by_kind(lab)  # what a kind measures is no cause
+    judged = asked_by_kind(lab)  # what a kind measures is not a cause
     asked = [question for question in lab.spec.questions if question.type == "choice" and question.id not in judged]
     right = [choice for question in asked if isinstance(choice := solved.get(question.id), str)]
     return sorted(cause for cause in {lab.spec.taught, *right} if cause and len(cause.split()) <= 2)

@@ -41,24 +41,24 @@ def bubblewrap() -> str | None:
 
 @cache
 def bubblewrap_problem() -> str:
-    """Why bubblewrap cannot hold the code of a check here; empty where it can."""
+    """Why bubblewrap cannot hold the code of a check here; empty if it can."""
     path = find_program("bwrap")
     if path is None:
         return "not installed"
     try:
         _try(str(path))
     except subprocess.TimeoutExpired:
-        return f"installed, but did not start anything within {_PROBE_S} s"
+        return f"installed, but started nothing within {_PROBE_S} s"
     except subprocess.CalledProcessError as error:
         return f"installed, but refused: {(error.stderr.strip().splitlines() or ['no reason given'])[-1]}"
     return ""
 
 
 def require_sandbox() -> None:
-    """Raises MachineError where bubblewrap does not work: code that may do harm does not run without it."""
+    """Raises MachineError if bubblewrap does not work: code that may do harm does not run without it."""
     if problem := bubblewrap_problem():
         raise MachineError(
-            f"This code may do harm, so it runs only in a sandbox, and bubblewrap does not work here ({problem}).",
+            f"This code may be harmful, so it runs only in a sandbox, but bubblewrap does not work here ({problem}).",
             how_to_allow(),
         )
 
@@ -82,7 +82,9 @@ def namespaces() -> list[str]:
 
 @cache
 def lets_ranks_part() -> bool:
-    """Whether a trusted process in the sandbox can give each process that it starts namespaces of its own: an old, setuid bubblewrap gives nobody the right."""
+    """Whether a trusted process in the sandbox can give each process that it starts namespaces of its own: an old, setuid bubblewrap gives nobody the
+    right.
+    """
     path = bubblewrap()
     if path is None:
         return False

@@ -27,7 +27,7 @@ def _mount() -> Path | None:
 
 
 def own_group() -> Path | None:
-    """The control group (v2) of this process; None where none is mounted."""
+    """The control group (v2) of this process; None if none is mounted."""
     try:
         mount = _mount()
         path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
@@ -56,17 +56,17 @@ def take_charge() -> None:
 
 
 def limits_problem() -> str:
-    """Why no control group can limit a worker's memory and processes here; empty where one can."""
+    """Why no control group can limit a worker's memory and processes here; empty if one can."""
     group = Cgroup.create(1 << 30, 64)
     if group is None:
-        return "cgroup v2 is not mounted" if own_group() is None else "this process may not make control groups"
+        return "cgroup v2 is not mounted" if own_group() is None else "this process may not create control groups"
     missing = [name for name in ("memory.max", "pids.max") if name not in group.limits]
     group.remove()
-    return f"the control groups that it may make have no {' and no '.join(missing)}" if missing else ""
+    return f"the control groups it can create have no {' and no '.join(missing)}" if missing else ""
 
 
 def delegate_group(name: str, uid: int) -> Path | None:
-    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation"); None where it cannot be made."""
+    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation"); None if it cannot be made."""
     parent = _parent_of_groups()
     if parent is None:
         return None
@@ -111,7 +111,7 @@ class Cgroup:
 
     @classmethod
     def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
-        """A fresh group, or None where the machine does not let us make one."""
+        """A fresh group, or None if the machine does not let us make one."""
         parent = _parent_of_groups()
         if parent is None:
             return None
@@ -130,7 +130,7 @@ class Cgroup:
         return group
 
     def add(self, pid: int) -> bool:
-        """Moves a process in. False where the machine refuses."""
+        """Moves a process in. False if the machine refuses."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except OSError:
@@ -152,7 +152,7 @@ class Cgroup:
         return int(fields["anon"]) + int(fields["shmem"])
 
     def freeze(self) -> bool:
-        """Stops every process of the group and waits until the kernel says so; False where some still run after `FREEZE_S`."""
+        """Stops every process of the group and waits until the kernel says so; False if some still run after `FREEZE_S`."""
         return self._set_frozen(True)
 
     def thaw(self) -> None:

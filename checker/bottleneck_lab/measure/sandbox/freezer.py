@@ -22,7 +22,7 @@ class Freezer(Protocol):
     """Stops a worker, lets it run again, and ends it."""
 
     def freeze(self) -> bool:
-        """Stops it; False where it has not come to rest in `FREEZE_S`."""
+        """Stops it; False if it has not come to rest in `FREEZE_S`."""
 
     def thaw(self) -> None:
         """Lets it run again."""

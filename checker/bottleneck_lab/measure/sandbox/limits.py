@@ -75,7 +75,7 @@ class Watch:
         self._paused_at = 0.0
 
     def now_and_then(self) -> Exceeded | None:
-        """The limit that is exceeded; None where none is, or where the last check was a moment ago."""
+        """The limit that is exceeded; None if none is, or where the last check was a moment ago."""
         return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
 
     def excess(self) -> Exceeded | None:

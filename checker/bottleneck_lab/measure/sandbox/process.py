@@ -129,7 +129,7 @@ class Worker:
         """The command below a supervisor, on a lifeline of the janitor's."""
         supervised, self._lifeline = self._janitor.lifeline()
         above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
-        # Opened anew: how the worker sets its end (O_DIRECT, its place) does not become how we read.
+        # Opened again: how the worker sets its end (O_DIRECT, its place) does not become how we read.
         output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
         process = subprocess.Popen(
             [*above, str(self._cgroup.path) if self._cgroup else "", *command],
@@ -154,7 +154,7 @@ class Worker:
             return []
 
     def freeze(self) -> bool:
-        """Stops the worker, so that nothing it left running can slow or help another measurement; False where it does not stop."""
+        """Stops the worker, so that nothing it left running can slow or help another measurement; False if it does not stop."""
         self.watch.pause()
         return self._freezer.freeze()
 

@@ -63,7 +63,7 @@ _CLONE_THREAD = 0x10000
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
-    """The filter for a kind of machine, 8 bytes an instruction; empty where its numbers are not known here.
+    """The filter for a kind of machine, 8 bytes per instruction; empty if its numbers are not known here.
 
     Without `network`, sockets are for this machine alone (Unix, netlink).
     """
@@ -83,7 +83,7 @@ def program(machine: str, *, network: bool = False) -> bytes:
 
 
 def threads_only(machine: str) -> bytes:
-    """The filter that lets a process of this kind of machine start threads and nothing else; empty where the numbers are not known here."""
+    """The filter that lets a process of this kind of machine start threads and nothing else; empty if the numbers are not known here."""
     if machine not in _PROCESSES:
         return b""
     clone, calls = _PROCESSES[machine]

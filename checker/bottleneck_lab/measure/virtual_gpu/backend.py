@@ -26,7 +26,7 @@ from torch.utils import backend_registration
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
-from bottleneck_lab.measure.virtual_gpu.operators import is_foreseeable
+from bottleneck_lab.measure.virtual_gpu.operators import is_predictable
 
 aten = torch.ops.aten
 NAME = "virtual"
@@ -38,8 +38,8 @@ _ERRORS = {
 }
 
 
-class Look(msgspec.Struct, frozen=True):
-    """All of a tensor but its values and its number."""
+class TensorForm(msgspec.Struct, frozen=True):
+    """Everything about a tensor but its values and its number."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -47,20 +47,23 @@ class Look(msgspec.Struct, frozen=True):
     dtype: str
 
     def span_bytes(self) -> int:
-        """From its storage's begin to its own end, as the device's memory counts."""
+        """Bytes from the start of the storage to the end of the tensor, rounded as the device's allocator does."""
         last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         return -(-(last + 1) * DTYPES[self.dtype].itemsize // ROUND_BYTES) * ROUND_BYTES
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """A result that is one of the tensors given to the operator, by its place among them, and what it looks like afterwards."""
+    """A result that is one of the operator's own arguments: its place among them, and its form afterwards."""
 
     place: int
-    look: Look
+    form: TensorForm
 
 
-class Foreseen(msgspec.Struct, frozen=True):
-    """What an operator gives for arguments of a certain look: a nest of `Argument`, of `Look` for a new tensor, and of None. `new`: those new tensors."""
+class PredictedResult(msgspec.Struct, frozen=True):
+    """What an operator returns for arguments of a given form: a nest of `Argument`, `TensorForm` (a new tensor) and None.
+
+    `new` counts the new tensors, `nbytes` their bytes.
+    """
 
     results: Any
     new: int
@@ -71,23 +74,23 @@ class VirtualTensor(torch.Tensor):
     """A tensor on the virtual GPU: shape and dtype are here, its values are not."""
 
     handle: Handle
-    look: Look
+    form: TensorForm
     """As the engine has it."""
     _values_of: VirtualTensor
     """Whose values it has, where they were another tensor's: as long as it lives, so does their handle."""
 
     @staticmethod
-    def __new__(cls: type[VirtualTensor], number: int, look: Look, driver: Driver) -> VirtualTensor:
+    def __new__(cls: type[VirtualTensor], number: int, form: TensorForm, driver: Driver) -> VirtualTensor:
         with torch.inference_mode(False):  # a tensor made in it could not be a view's base
             tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
                 cls,
-                look.shape,
-                strides=look.stride,
-                storage_offset=look.offset,
-                dtype=DTYPES[look.dtype],
+                form.shape,
+                strides=form.stride,
+                storage_offset=form.offset,
+                dtype=DTYPES[form.dtype],
                 device=_DEVICE,
             )
-        tensor.handle, tensor.look = Handle(number), look
+        tensor.handle, tensor.form = Handle(number), form
         weakref.finalize(tensor, driver.let_go, number).atexit = False
         return tensor
 
@@ -105,7 +108,7 @@ class VirtualTensor(torch.Tensor):
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # as above
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             _driver().let_go(self.handle.number)
-            self.handle, self.look, self._values_of = value.handle, value.look, value
+            self.handle, self.form, self._values_of = value.handle, value.form, value
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -117,7 +120,7 @@ class VirtualTensor(torch.Tensor):
 class Call:
     """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors, `given` the tensors in the order in which they stand there.
 
-    `signature` is the same for calls whose results look the same, where those are foreseeable. Raises RuntimeError for a mixture of devices, as a GPU does.
+    `signature` is the same for calls whose results look the same, where those are predictable. Raises RuntimeError for a mixture of devices, as a GPU does.
     """
 
     def __init__(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -159,7 +162,7 @@ class Call:
         place = self._places.setdefault(handle.number, len(self._places))
         if place == len(self.given):
             self.given.append(tensor)
-        self._key += (tensor.look, place)
+        self._key += (tensor.form, place)
         return handle
 
     def _refuse_mixed(self, tensor: torch.Tensor) -> None:
@@ -187,7 +190,7 @@ class Driver:
         self._under_way: dict[int, torch.Tensor] = {}
         """Targets of copies that the program did not wait for: until one arrives, its target holds what it held."""
         self._collections = 0
-        self._foreseen: dict[Any, Foreseen] = {}
+        self._predicted: dict[Any, PredictedResult] = {}
         self._free_bytes = 0
         """Of the device's memory at least."""
         self._lowest = 0
@@ -240,21 +243,21 @@ class Driver:
     def _call(self, call: Call) -> Any:
         message = call.message(self.line())
         with self._lock:
-            foreseen = self._foreseen.get(call.signature)
-            if foreseen and foreseen.nbytes <= self._free_bytes and not self._under_way:
-                return self._launch(call, message, foreseen)
+            predicted = self._predicted.get(call.signature)
+            if predicted and predicted.nbytes <= self._free_bytes and not self._under_way:
+                return self._launch(call, message, predicted)
             results, numbers = _results(self.ask("call", *message), call)
-            if is_foreseeable(call.function) and (known := _foreseen(results)):
-                self._foreseen[call.signature] = known
+            if is_predictable(call.function) and (known := _predicted(results)):
+                self._predicted[call.signature] = known
             return self._values(results, call, numbers)
 
-    def _launch(self, call: Call, message: list[Any], foreseen: Foreseen) -> Any:
+    def _launch(self, call: Call, message: list[Any], predicted: PredictedResult) -> Any:
         """Nobody waits: this call can neither fill the device nor be the one after which a copy has arrived."""
-        numbers = range(self._lowest - 1, self._lowest - 1 - foreseen.new, -1)
+        numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
         self._engine.queue(self._message("launch", [*message, list(numbers)]))
-        self._lowest -= foreseen.new
-        self._free_bytes -= foreseen.nbytes
-        return self._values(foreseen.results, call, numbers)
+        self._lowest -= predicted.new
+        self._free_bytes -= predicted.nbytes
+        return self._values(predicted.results, call, numbers)
 
     def _values(self, results: Any, call: Call, numbers: Iterable[int]) -> Any:
         """A nest of results as tensors: the argument itself where an operator worked in place; new ones have these numbers."""
@@ -262,9 +265,9 @@ class Driver:
 
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
-                call.given[result.place].look = result.look
+                call.given[result.place].form = result.form
                 return call.given[result.place]
-            return VirtualTensor(next(free), result, self) if isinstance(result, Look) else result
+            return VirtualTensor(next(free), result, self) if isinstance(result, TensorForm) else result
 
         return replace(results, value)
 
@@ -290,8 +293,8 @@ class Driver:
         if not isinstance(source, VirtualTensor):
             pinned = self.is_pinned(source)
             answer = self.ask("upload", source, dtype, pinned, blocking, self.line())
-            number, look = _described(answer)
-            return VirtualTensor(number, look, self)
+            number, form = _described(answer)
+            return VirtualTensor(number, form, self)
         if device is not None and device.type != NAME:
             target = None if blocking else torch.zeros(source.shape, dtype=source.dtype)
             host = self._download(source, target, blocking=blocking)
@@ -321,13 +324,13 @@ class Driver:
             return target
 
 
-def _described(answer: list[Any]) -> tuple[int, Look]:
+def _described(answer: list[Any]) -> tuple[int, TensorForm]:
     number, shape, stride, offset, dtype = answer
-    return number, Look(tuple(shape), tuple(stride), offset, dtype)
+    return number, TensorForm(tuple(shape), tuple(stride), offset, dtype)
 
 
 def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
-    """An answer as a nest of `Argument`, `Look` and values, a tuple where the operator has several results; and the numbers of its new tensors."""
+    """An answer as a nest of `Argument`, `TensorForm` and values, a tuple where the operator has several results; and the numbers of its new tensors."""
     numbers: list[int] = []
     results = _read(answer, call, numbers)
     several = isinstance(results, list) and len(call.function._schema.returns) > 1
@@ -340,20 +343,20 @@ def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
         return answer
     if len(answer) != 5 or not isinstance(answer[4], str):
         return [_read(each, call, numbers) for each in answer]
-    number, look = _described(answer)
+    number, form = _described(answer)
     if (place := call.place(number)) is not None:
-        return Argument(place, look)
+        return Argument(place, form)
     numbers.append(number)
-    return look
+    return form
 
 
-def _foreseen(results: Any) -> Foreseen | None:
-    """None where there is a value among the results: another call may have another."""
+def _predicted(results: Any) -> PredictedResult | None:
+    """None if there is a value among the results: another call may have another."""
     found = list(leaves(results))
-    if not all(result is None or isinstance(result, Argument | Look) for result in found):
+    if not all(result is None or isinstance(result, Argument | TensorForm) for result in found):
         return None
-    new = [result for result in found if isinstance(result, Look)]
-    return Foreseen(results, len(new), sum(look.span_bytes() for look in new))
+    new = [result for result in found if isinstance(result, TensorForm)]
+    return PredictedResult(results, len(new), sum(form.span_bytes() for form in new))
 
 
 @cache

@@ -122,7 +122,7 @@ class Engine:
                 self._release(number, at_us, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
-        """The program ends and hands over its parameters: the books are closed. Raises LookupError where they have been: no work is left for afterwards."""
+        """The program ends and hands over its parameters: the books are closed. Raises LookupError if they have been: no work is left for afterwards."""
         if self._closed:
             raise LookupError("the parameters have been handed over already")
         self._closed = self.figures()
@@ -248,7 +248,7 @@ def _operator(name: str, overload: str) -> Any:
 
 def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
     """An operator's result, its floating-point operations by PyTorch's own formulas for products and convolutions (elementwise ones count none), and
-    whether the host has to wait for it.
+    whether the host must wait for it.
 
     In inference mode a program sends operators such as `linear` whole, which autograd takes apart; then the parts are counted.
     """
@@ -284,7 +284,7 @@ def _is_view_of(result: Any, inputs: Any) -> bool:
 
 
 def _waits(function: Any, args: Any) -> bool:
-    """Whether the host has to wait for the result: its value, or a shape that depends on values."""
+    """Whether the host must wait for the result: its value, or a shape that depends on values."""
     if torch.Tag.data_dependent_output in function.tags:
         return True
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):

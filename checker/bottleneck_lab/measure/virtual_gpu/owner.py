@@ -33,7 +33,7 @@ class EngineOwner:
         self._send(Begin(spec, recording))
 
     def wait_started(self) -> None:
-        """Raises VerifierFault where the engine could not start."""
+        """Raises VerifierFault if the engine could not start."""
         if not self._started:
             self._receive()
             self._started = True
@@ -45,7 +45,7 @@ class EngineOwner:
         try:
             return msgspec.msgpack.decode(self._receive(), type=Books)
         except msgspec.MsgspecError as error:
-            raise VerifierFault(f"The virtual GPU's books cannot be read: {error}") from None
+            raise VerifierFault(f"The virtual GPU's records cannot be read: {error}") from None
 
     def _send(self, question: Begin | End) -> None:
         try:

@@ -54,8 +54,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 T4 = GpuSpec(
     stands_for="a T4-like GPU at a fifth of its speed",
     source=(
-        "NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16. Times on the host are of the order that is reported for eager PyTorch; "
-        "none of it was measured here"
+        "NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16. Host times are of the order reported "
+        "for eager PyTorch; none of this was measured here"
     ),
     scale=5,
     flops_per_s=8.1e12,

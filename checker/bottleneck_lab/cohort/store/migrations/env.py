@@ -7,7 +7,7 @@ from bottleneck_lab.cohort.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    render_as_batch=True,  # SQLite changes a table by making it anew
+    render_as_batch=True,  # SQLite changes a table by making it again
     transactional_ddl=True,
 )
 context.run_migrations()

@@ -1,4 +1,4 @@
-"""The `feed` kind: how well a training script keeps a device fed, which the verifier owns."""
+"""The `feed` kind: how well a training script keeps a device fed. The verifier owns the device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FeedKind(Kind[FeedSettings]):
             yield f"{judge}: `training_step` is missing; on cuda it is called without arguments."
 
     def run_note(self, device: Device) -> str:
-        return " Its speed is first set by what this machine can load." if device == "virtual" else ""
+        return " Its speed is first set to match what this machine can load." if device == "virtual" else ""
 
 
 KIND = FeedKind()

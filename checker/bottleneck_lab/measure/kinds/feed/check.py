@@ -1,8 +1,8 @@
 """The `feed` kind: how well a training script keeps a device fed.
 
-The script's batches go to a device process that the verifier owns. Useful utilisation is the device time that the checked work needs, over the wall time on the
-verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; rows drawn in secret are shown to the lab's
-judge afterwards.
+The script's batches go to a device process that the verifier owns. Useful utilisation is the device time that the checked work needs, over the wall time on
+the verifier's clock. What to train is handed out epoch by epoch, so nothing can be prepared before the clock runs; rows drawn in secret are shown to the
+lab's judge afterwards.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ def measure(context: Context[FeedSettings]) -> Measured:
 
 
 def refuse_more_cores(busy: float) -> None:
-    """Raises LearnerFault where a script kept more cores busy than loading is pinned to: a process may move itself to others."""
+    """Raises LearnerFault if a script kept more cores busy than loading is pinned to: a process may move itself to others."""
     allowed = len(loading_cores())
     if busy > MAX_CORES_SHARE * allowed:
         raise LearnerFault(
-            "tampered", f"The script may load on {allowed} cores; it moved to others and kept {busy:.1f} busy."
+            "tampered",
+            f"The script may use {allowed} cores for loading, but it moved to others and kept {busy:.1f} busy.",
         )
 
 
@@ -115,7 +116,7 @@ def _expect_steps(run: FeedRun, steps: int) -> None:
     if steps != due:
         raise LearnerFault(
             "wrong output",
-            f"{steps} batches were trained instead of {due}: train every sample exactly once, in batches of {run.batch}.",
+            f"{steps} batches were trained, not {due}: train every sample exactly once, in batches of {run.batch}.",
         )
 
 
@@ -137,7 +138,7 @@ def check_batches(run: FeedRun, judge: ModuleType, context: Context[FeedSettings
                 size = (
                     f"{len(labels)} {context.settings.samples.called} instead of {run.batch}"
                     if len(labels) != run.batch
-                    else "labels that do not belong to its samples"
+                    else "labels that do not match its samples"
                 )
                 return (
                     f"Batch {at} has {size}: train every sample exactly once, in the given order.",
@@ -187,7 +188,7 @@ def _with_drift(result: CriterionResult, drift: float) -> CriterionResult:
     if result.holds is not None or not lies_on_one_side(result):
         return result
     faster = "faster" if drift < 1 else "slower"
-    sentence = f"{result.sentence} The machine was {abs(1 - drift):.0%} {faster} afterwards, and at that speed it would come out otherwise."
+    sentence = f"{result.sentence} The machine was {abs(1 - drift):.0%} {faster} afterwards, and at that speed the result would be different."
     return msgspec.structs.replace(result, sentence=sentence)
 
 
@@ -209,8 +210,9 @@ def _shared(run: FeedRun, alone_s: float) -> list[str]:
     if beside_s <= SHARED * alone_s:
         return []
     return [
-        f"A step took {1000 * beside_s:.0f} ms beside your script, and {1000 * alone_s:.0f} ms alone: what the script does on the GPU itself is taken from "
-        f"training, which could be useful for {alone_s / beside_s:.0%} of the time at most."
+        f"A step took {1000 * beside_s:.0f} ms alongside your script and {1000 * alone_s:.0f} ms alone: the "
+        f"script's own GPU work takes time from training, which can be useful for at most {alone_s / beside_s:.0%} "
+        "of the time."
     ]
 
 

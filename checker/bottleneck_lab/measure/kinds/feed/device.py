@@ -1,8 +1,8 @@
 """The device process: takes training batches from a script and runs them one at a time, as a GPU would.
 
-Owned by the verifier and run apart from both sides: `python -I -m bottleneck_lab.measure.kinds.feed.device`. It keeps the time each step arrived,
-started and ended on the machine's monotonic clock, the labels, and the samples of the rows that the verifier drew in secret. It believes nothing else.
-The `emulated` engine takes the emulated time of a step and does nothing; the `cuda` engine takes the lab's own training step, as often as fits into that time.
+Owned by the verifier and run apart from both sides: `python -I -m bottleneck_lab.measure.kinds.feed.device`. It keeps the time each step arrived, started
+and ended on the machine's monotonic clock, the labels, and the samples of the rows that the verifier drew in secret. It believes nothing else. The
+`emulated` engine takes the emulated time of a step and does nothing; the `cuda` engine takes the lab's own training step, as often as fits into that time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Engine(Protocol):
         """How long to wait before asking again."""
 
     def step_s(self, batch: int) -> float:
-        """Seconds that a step of a full batch takes when nobody has to be waited for."""
+        """Seconds that a step of a full batch takes when nothing has to be waited for."""
 
     def step_again_s(self, batch: int) -> float:
         """The same of the same step, later."""

@@ -27,7 +27,7 @@ Row = tuple[str, str, int, int]
 
 @contextmanager
 def recorded_workers(folder: Path) -> Iterator[None]:
-    """Until the block ends, every worker that a DataLoader forks writes its rows into a file of its own in `folder`."""
+    """Until the block ends, every worker that a DataLoader forks writes its rows into its own file in `folder`."""
     from torch.utils.data import get_worker_info
 
     fetch: Any = importlib.import_module("torch.utils.data._utils.fetch")  # there is no public place to look from

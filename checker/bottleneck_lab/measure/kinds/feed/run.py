@@ -47,7 +47,7 @@ def run_fed(
     trace: Path | None = None,
     wanted_s: float | None = None,
 ) -> tuple[int, FeedRun, float]:
-    """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`: exit status, what the device saw, seconds a step.
+    """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`: exit status, what the device saw, seconds per step.
 
     `wanted_s` is how many seconds an emulated device is to take for a step; by default it is calibrated as in a check.
     """

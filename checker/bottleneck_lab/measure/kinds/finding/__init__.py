@@ -1,4 +1,4 @@
-"""The `finding` kind: nothing is made faster; what the learner says of a workload is checked against the verifier's own captures."""
+"""The `finding` kind: nothing is made faster; the learner's answers about a workload are checked against the verifier's own captures."""
 
 from __future__ import annotations
 

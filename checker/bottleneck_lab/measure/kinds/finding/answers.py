@@ -56,19 +56,22 @@ def not_genuine(capture: OperatorCapture, truth: Truth, passes: int, begin_s: fl
 MARK = "aten::neg"
 """After each pass a check's own script leaves one call of this a picture, on a vector whose length is the class that the model gave it."""
 MARKS_SHARE = 0.75
-"""Of the marks that have to be right: where two classes are as likely, rounding decides."""
+"""Of the marks that must be right: where two classes are as likely, rounding decides."""
 
 
 def not_of_this_run(capture: OperatorCapture, classes: Sequence[int], passes: int, seconds: float) -> str | None:
     """Why the capture cannot be of the run that took `seconds` on the verifier's clock, on pictures of these classes; None when it can."""
     if capture.end_s - capture.begin_s > seconds:
-        return "The passes in the capture took longer than your script ran: they are not what it did."
+        return "The passes in the capture took longer than your script ran, so they are not from this run."
     marks = Counter(call.dims[0] for call in capture.calls if call.name == MARK and call.dims)
     wanted = Counter((index + 1,) for index in classes)
     right = sum(min(marks[length], passes * count) for length, count in wanted.items())
     if right >= MARKS_SHARE * passes * len(classes):
         return None
-    return "The capture does not show this model at work on the pictures that `record` was given: run `model(images)` itself inside the profiler, once a pass."
+    return (
+        "The capture does not show this model at work on the pictures that `record` was given: run "
+        "`model(images)` itself inside the profiler, once a pass."
+    )
 
 
 def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
@@ -117,7 +120,7 @@ def _passes(truth: Truth) -> int:
 
 
 def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
-    """The layers' names may be there without what they call; what takes most of the time has to be there as well."""
+    """The layers' names may be there without what they call; what takes most of the time must be there as well."""
     top = truth.ranked()[0]
     if top.name in capture.times:
         return None
@@ -175,7 +178,7 @@ def full_name(answer: object) -> str:
 
 
 def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
-    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None where nothing was captured."""
+    """The answers that a check's own figures (`Verdict.measurement`) give: other devices have other operators. None if nothing was captured."""
     top = measurement.get("operators", [])[: len(PLACES)]
     if len(top) < len(PLACES):
         return {}
@@ -285,7 +288,7 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
 
 
 def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
-    """Why one of the three operators is not held up by what the answer says: its FLOP a byte against the machine's balance; on a GPU also its distance
+    """Why one of the three operators is not held up by what the answer says: its FLOP per byte against the machine's balance; on a GPU also its distance
     to its roof.
     """
     for place in PLACES:
@@ -294,20 +297,17 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
             return f"`{place}_bound` is neither '{MEMORY}' nor '{COMPUTE}' nor '{FAR}'."
         intensity = truth.intensity.get(name)
         if intensity is None:
-            return f"{name or 'An operator left unnamed'} does no work that can be counted here: name an operator that computes."
+            return f"{name or 'An operator left unnamed'} does no work that can be counted: name an operator that computes."
         if answer not in right_bounds(intensity, truth.balance, truth.reached.get(name)):
             return TimingComplaint(  # the machine's balance is measured
-                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it does for each byte that it "
-                "has to move, and compare with the machine's balance: its operations a second over its bytes a second."
-                + (_ROOF_RULE if truth.reached else "")
+                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point operations it "
+                "does per byte that it must move, and compare that with the machine's balance: its operations per "
+                "second over its bytes per second." + (_ROOF_RULE if truth.reached else "")
             )
     return None
 
 
-_ROOF_RULE = (
-    " Then divide the least time that these ceilings allow for it by the time it took:"
-    f" below {FAR_SHARE:.0%}, neither of the two is what holds it up."
-)
+_ROOF_RULE = " Then divide the least time that these ceilings allow by the time it took: below {FAR_SHARE:.0%}, neither of the two limits it."
 
 
 def right_bounds(intensity: float, balance: float, reached: float | None) -> set[str]:

@@ -20,7 +20,9 @@ from bottleneck_lab.trace.kineto import read_kineto
 MAX_TRACE_BYTES = 64 << 20
 """Many times a capture of six passes. Read, a trace takes up to thirty times its bytes of the verifier's memory."""
 MAX_CALLS, MAX_NESTED = 100_000, 200
-"""Operators and runtime calls in a trace, and how deep they may nest: adding them up takes calls times levels. Six passes on a CPU: 7,146 calls in 7 levels."""
+"""Operators and runtime calls in a trace, and how deep they may nest: adding them up takes calls times levels. Six passes on a CPU: 7,146 calls in 7
+levels.
+"""
 Times = NDArray[np.int64]
 
 
@@ -82,7 +84,7 @@ def read_capture(data: bytes) -> OperatorCapture:
     """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything else. Writes no file: the disk may be full."""
     plain = _unpacked(data)
     try:
-        trace = msgspec.json.decode(plain, type=_Trace)  # first: what is no trace must not keep the reader busy
+        trace = msgspec.json.decode(plain, type=_Trace)  # first: what is not a trace must not keep the reader busy
         timeline = read_kineto(io.BytesIO(plain).read, Path("the trace"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(f"The trace cannot be read: {error}.", "Export it with `export_chrome_trace`.") from error

@@ -1,6 +1,6 @@
-"""The `finding` kind: nothing is made faster; what the learner says of a workload is checked against the verifier's own captures.
+"""The `finding` kind: nothing is made faster; the learner's answers about a workload are checked against the verifier's own captures.
 
-The reference worker captures the pristine workload again and again until the operators' shares are known well enough; the learner's script then has to
+The reference worker captures the pristine workload again and again until the operators' shares are known well enough; the learner's script then must
 make a capture of its own, of secret pictures and a secret number of passes. Answers are graded against the first, by pure functions.
 """
 
@@ -123,8 +123,8 @@ def _find_truth(
 
 
 def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
-    """FLOP a byte at which this machine's memory and arithmetic are equally busy, published for known GPUs, otherwise measured; then what was measured:
-    bytes and FLOP a second.
+    """FLOP per byte at which this machine's memory and arithmetic are equally busy, published for known GPUs, otherwise measured; then what was measured:
+    bytes and FLOP per second.
     """
     (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
     published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
@@ -206,7 +206,7 @@ def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> 
     if status == 0 and not written.is_file():
         raise UsageError(
             f"{context.lab.spec.entry} ran to the end but wrote no trace.",
-            "Recording one is your part of this lab: see README.md or `lab hint`, then run `lab profile` again.",
+            "Recording one is your task in this lab: see README.md or `lab hint`, then run `lab profile` again.",
         )
     if status == 0:
         shutil.copyfile(written, trace)

@@ -40,9 +40,9 @@ class Truth:
     capture: OperatorCapture
     cold: OperatorCapture
     balance: float
-    """FLOP a byte at which this machine's memory and arithmetic are equally busy."""
+    """FLOP per byte at which this machine's memory and arithmetic are equally busy."""
     intensity: dict[str, float]
-    """FLOP a byte of each operator, from the recorded shapes; operators of unknown work are missing."""
+    """FLOP per byte of each operator, from the recorded shapes; operators of unknown work are missing."""
     reached: Mapping[str, float] = field(default_factory=dict)
     """On a GPU, the share (0-1) of what its roofline allows that each operator reaches; empty on a CPU."""
 
@@ -121,7 +121,7 @@ def counted_work(capture: OperatorCapture, work: Work) -> dict[str, tuple[float,
 
 
 def intensities(capture: OperatorCapture, work: Work) -> dict[str, float]:
-    """FLOP a byte of each operator over all its calls: sums of both, so that large calls weigh more."""
+    """FLOP per byte of each operator over all its calls: sums of both, so that large calls weigh more."""
     return {name: flop / moved for name, (flop, moved) in counted_work(capture, work).items() if moved}
 
 

@@ -1,6 +1,6 @@
 """The `ranks` kind: distributed training on emulated GPUs with the real DistributedDataParallel, or on this machine's own GPUs.
 
-What is real: one process a rank, torch's reducer with its buckets and hooks, every gradient and its reduction. What is modelled: when anything
+What is real: one process per rank, torch's reducer with its buckets and hooks, every gradient and its reduction. What is modelled: when anything
 would have run on the GPUs and links of the cost table. The clock, the link and the table are the verifier's; ranks report events, never times.
 """
 
@@ -43,7 +43,7 @@ class RanksKind(Kind[Settings]):
         return measure_virtual(context)
 
     def profile(self, context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-        """One trace a rank, rank 0 in `trace`; the exit status."""
+        """One trace per rank, rank 0 in `trace`; the exit status."""
         _collect(context)
         if context.device == "cuda":
             from bottleneck_lab.measure.kinds.ranks.gpu_check import profile_cuda
@@ -82,7 +82,7 @@ class RanksKind(Kind[Settings]):
 
 
 def _collect(context: Context[Settings]) -> None:
-    """The workspace's script beside the lab's own files, in a folder of its own. Raises UsageError where the script cannot be taken."""
+    """The workspace's script beside the lab's own files, in its own folder. Raises UsageError if the script cannot be taken."""
     from bottleneck_lab.measure.faults import LearnerFault
     from bottleneck_lab.measure.submission import collect
 
@@ -90,7 +90,7 @@ def _collect(context: Context[Settings]) -> None:
     try:
         collect(context.lab, context.workspace, context.submission)
     except LearnerFault as fault:
-        raise UsageError(fault.detail, "`lab reset` brings the shipped files back.") from fault
+        raise UsageError(fault.detail, "`lab reset` restores the shipped files.") from fault
 
 
 KIND = RanksKind()

@@ -128,9 +128,10 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def assumptions(self) -> list[str]:
         """What every modelled figure rests on, one sentence each, to be printed beside it."""
         return [
-            f"modelled: nodes of {self.ranks_per_node} virtual GPUs; {self.intra_bytes_per_s / 1e9:g} GB/s and {self.intra_hop_us:g} µs a hop inside a node, "
+            f"modelled: nodes of {self.ranks_per_node} virtual GPUs; {self.intra_bytes_per_s / 1e9:g} GB/s and "
+            f"{self.intra_hop_us:g} µs per hop inside a node, "
             f"{self.inter_bytes_per_s / 1e9:g} GB/s and {self.inter_hop_us:g} µs between nodes (100 Gbit/s Ethernet)",
-            "modelled: every GPU has a network card of its own; a ring uses one a node, and groups of one rank a node use one each",
+            "modelled: every GPU has its own network card; a ring uses one per node, and groups of one rank per node use one each",
             "modelled: one alpha-beta ring per all-reduce, each hop charged as the link that it crosses",
             "modelled: compute and communication on separate streams that do not slow each other",
             "not modelled: contention of communication kernels with compute, choice of algorithm and bandwidth ramp, jitter, bucket copies, "

@@ -140,17 +140,18 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
     if not apart <= TOLERANCE:
         steps = run.clocks[0].step
         return (
-            f"After {steps} steps on {run.world} ranks the parameters are {apart:.1%} of the training's way from the reference's; "
-            f"{TOLERANCE:.0%} is allowed."
+            f"After {steps} steps on {run.world} ranks the parameters differ from the reference's by {apart:.1%} "
+            f"of how far training moved them; {TOLERANCE:.0%} is allowed."
         )
     if any(order != reference.orders[0] for order in run.orders):
-        return f"A rank of {run.world} reported forward and backward in another order than the model's."
+        return f"A rank of {run.world} reported forward and backward in a different order from the model's."
     for step, (found, (right, *_)) in enumerate(zip(run.gradients, reference.gradients, strict=True), start=1):
         apart = min(one.differs_from(right) for one in found)
         if not apart <= GRADIENT_TOLERANCE:
             return (
-                f"What was all-reduced in step {step} on {run.world} ranks is not the gradient, whatever its scale: "
-                f"its values are spread otherwise than the reference's (by {apart:.0%}; {GRADIENT_TOLERANCE:.0%} is allowed)."
+                f"What was all-reduced in step {step} on {run.world} ranks is not the gradient, at any scale: the "
+                f"spread of its values differs from the reference's by {apart:.0%}; {GRADIENT_TOLERANCE:.0%} is "
+                "allowed."
             )
     return None
 
@@ -159,13 +160,11 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """What a reader must know of these figures: the few that explain the verdict, then what they rest on."""
     m = measurement
     slowed = m.few_samples_per_s < 0.999 * m.baseline_few_samples_per_s
-    told = [
-        f"on {m.few} ranks the shipped script is the faster one, so its throughput is what {m.many} ranks are compared with"
-    ]
+    told = [f"on {m.few} ranks the shipped script is faster, so {m.many} ranks are compared with its throughput"]
     return [
-        f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms a step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
-        f"{m.communication_ms:.2f} ms of communication; {m.overlap_share:.0%} of what the update waits for under compute; "
-        f"{m.bytes_per_step / 1e6:.1f} MB of gradients a step",
+        f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms per step = {m.compute_ms:.2f} compute + {m.exposed_ms:.2f} exposed communication + waiting; "
+        f"{m.communication_ms:.2f} ms of communication; {m.overlap_share:.0%} of what the update waits for is "
+        f"hidden behind compute; {m.bytes_per_step / 1e6:.1f} MB of gradients per step",
         f"modelled throughput, {costs.called}/s: {m.few_samples_per_s:.0f} on {m.few}, {m.many_samples_per_s:.0f} on {m.many}; "
         f"the shipped script {m.baseline_few_samples_per_s:.0f} and {m.baseline_many_samples_per_s:.0f}",
         *(told if slowed else []),
@@ -176,7 +175,7 @@ def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
 
 
 def profile_virtual(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-    """One emulated run on many ranks, written as one trace a rank; 1 when it failed, else 0."""
+    """One emulated run on many ranks, written as one trace per rank; 1 when it failed, else 0."""
     secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
     try:
         run = _runs_alone(context, {MANY: secret})[MANY]

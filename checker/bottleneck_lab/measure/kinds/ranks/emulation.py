@@ -33,7 +33,7 @@ from bottleneck_lab.measure.sandbox.process import Worker, python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, readable_folders
 
 WARMUP_STEPS = 2
-"""Steps before the timed ones: the reducer builds its buckets anew after the first."""
+"""Steps before the timed ones: the reducer builds its buckets again after the first."""
 _APART = "files, processes, network and shared memory of each rank's own"
 _TOGETHER = "could reach each other through files: they share the machine's"
 _SPARE_BYTES = 1 << 20

@@ -46,7 +46,8 @@ _POLL_S = 0.5
 
 class CudaJob(msgspec.Struct, frozen=True):
     """What a launched job is told. `samples`, each of `shape`: of a micro-batch; `channel` is the path of the verifier's socket, which hands out what
-    is trained after `warmup` steps, `moved` the file for what training changed."""
+    is trained after `warmup` steps, `moved` the file for what training changed.
+    """
 
     world: int
     backend: str
@@ -134,7 +135,7 @@ def differs(run: CudaRun, reference: CudaRun) -> str | None:
     return (
         None
         if apart <= TOLERANCE
-        else f"On {run.world} ranks training moved the parameters {apart:.1%} away from the reference's; {TOLERANCE:.0%} is allowed."
+        else f"On {run.world} ranks the parameters differ from the reference's by {apart:.1%} of how far training moved them; {TOLERANCE:.0%} is allowed."
     )
 
 
@@ -197,7 +198,7 @@ def launch(
 
 
 def _start(job: CudaJob, paths: Paths, janitor: Janitor) -> Worker:
-    """torchrun on this machine, with one process a rank."""
+    """torchrun on this machine, with one process per rank."""
     launcher = python_module(
         "torch.distributed.run",
         "--nnodes=1",
@@ -232,7 +233,7 @@ def _moved(path: Path, elements: int, digest: bytes) -> tuple[bool, np.ndarray[A
     except OSError as error:
         raise LearnerFault("wrong output", f"The job left no parameters: {error.strerror}.") from error
     if len(content) != size:
-        raise LearnerFault("wrong output", f"What the job left is not the model's {elements} parameters.")
+        raise LearnerFault("wrong output", f"The job did not leave the model's {elements} parameters.")
     values = np.frombuffer(content, np.float32)
     if hashlib.sha256(values[1:].tobytes()).digest() != digest:
         raise LearnerFault("tampered", "The job's parameters changed after the clock stopped.")
@@ -254,7 +255,7 @@ def _time(
     connections = [stack.enter_context(_accept(listener, worker, end)) for _ in range(job.world)]
     ranks = {_receive(connection, 1, worker, end)[0]: connection for connection in connections}
     if set(ranks) != set(range(job.world)):
-        raise LearnerFault("tampered", "A rank announced itself twice.")
+        raise LearnerFault("tampered", "A rank connected twice.")
     began = time.monotonic()
     with contextlib.suppress(ConnectionError):  # what came of a rank that is gone is told below
         for connection in connections:
@@ -310,7 +311,7 @@ def _last_words(worker: Worker) -> str:
 
 
 def profile_cuda(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
-    """The script on all GPUs under torch.profiler, one trace a rank. Returns 1 when it failed."""
+    """The script on all GPUs under torch.profiler, one trace per rank. Returns 1 when it failed."""
     costs, world = load_costs(context.lab.path), min(gpu_count(), 8)
     scratch = context.janitor.folder / "profile"
     shape = job_shape(costs, 2, 12)

@@ -49,7 +49,7 @@ class Client:
         self.sock.sendall(RankEvent(kind, *fields).pack())
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes from the fabric. Raises ConnectionError where it is gone."""
+        """Exactly `size` bytes from the fabric. Raises ConnectionError if it is gone."""
         raw = bytearray()
         while len(raw) < size:
             chunk = self.sock.recv(size - len(raw))
@@ -74,7 +74,7 @@ class Client:
         """A collective of `ranks`: `send` into shared memory, wait for them all, then the result back into `receive`, one after the other.
 
         The whole world reads one result; of any fewer ranks each gets its own, since others may exchange something meanwhile.
-        Raises ConnectionError where the fabric is gone.
+        Raises ConnectionError if the fabric is gone.
         """
         ranks = self.world if ranks is None else ranks
         result = self.result if len(ranks) == len(self.world) else self.arena

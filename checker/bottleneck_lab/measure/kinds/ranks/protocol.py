@@ -19,7 +19,7 @@ _ASKED_EVERY = 20
 
 
 def needs_factor(module: int) -> bool:
-    """Whether a module's backward has to be told before it goes on: the fabric answers with a secret factor for the gradient of its output.
+    """Whether a module's backward must be told before it goes on: the fabric answers with a secret factor for the gradient of its output.
 
     So backward cannot be told when all of it has run, in an order that suits whoever tells it.
     """
@@ -60,7 +60,7 @@ class RankEvent(NamedTuple):
 
 
 def unpack(raw: bytes) -> RankEvent:
-    """The event in these 24 bytes. Raises ValueError where the kind is unknown."""
+    """The event in these 24 bytes. Raises ValueError if the kind is unknown."""
     kind, *rest = EVENT.unpack(raw)
     return RankEvent(EventKind(kind), *rest)
 

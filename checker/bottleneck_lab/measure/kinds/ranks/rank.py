@@ -23,7 +23,7 @@ from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-d
 from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.channel.wire import Arena
-from bottleneck_lab.measure.kinds.ranks.apart import leave_others, take_own_files
+from bottleneck_lab.measure.kinds.ranks.isolation import leave_others, take_own_files
 from bottleneck_lab.measure.kinds.ranks.process_group import BACKEND, Client, EmulatedGroup
 from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
 from bottleneck_lab.measure.kinds.ranks.watch import HostWatch, Interceptor, watch_host, watch_modules, watch_passes
@@ -52,7 +52,7 @@ class RankJob(msgspec.Struct, frozen=True):
 def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module) -> None:
     """Everything one rank does; returns when the script's training is over and its parameters lie in shared memory.
 
-    Raises TypeError where `wrap` returns no DistributedDataParallel, and whatever the script raises.
+    Raises TypeError if `wrap` returns no DistributedDataParallel, and whatever the script raises.
     """
     client = Client(
         socket.socket(fileno=sockets[rank]),

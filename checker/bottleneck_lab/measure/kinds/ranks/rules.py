@@ -81,13 +81,13 @@ class Ledger:
         if samples != self.samples:
             raise Violation(
                 "wrong output",
-                f"Rank {self.rank} ran the model on {samples} of the {self.samples} {self.costs.called} of a micro-batch.",
+                f"Rank {self.rank} ran the model on {samples} of a micro-batch's {self.samples} {self.costs.called}.",
             )
 
     def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
         """Whether an all-reduce now, among the ranks of `group`, can be one of the gradients that the update uses; if so it is booked.
 
-        What is sent before the last micro-batch's backward has begun is none. Raises Violation where more was sent than backward has made ready.
+        What is sent before the last micro-batch's backward has begun is none. Raises Violation if more was sent than backward has made ready.
         """
         if not any(self._backwards) or dtype not in FLOATING or elements < self.costs.smallest:
             return False
@@ -98,7 +98,7 @@ class Ledger:
         if sent > self._ready + SLACK and self._ready < self.costs.elements:
             raise Violation(
                 "tampered",
-                f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had computed {self._ready}.",
+                f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had only computed {self._ready}.",
             )
         self._to_hand_on[dtype, elements] += 1
         return True
@@ -125,7 +125,7 @@ class Ledger:
         if not 1 <= share <= MOST_SENT * max(1, len(shares)):
             raise Violation(
                 "wrong output",
-                f"Step {step} on rank {self.rank} updated the weights when {share:.0%} of the gradients had been all-reduced.",
+                f"Step {step} on rank {self.rank} updated the weights when only {share:.0%} of the gradients had been all-reduced.",
             )
         self.reduced_bytes.append(self._bytes)
         self._open_step()

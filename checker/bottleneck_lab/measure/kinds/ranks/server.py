@@ -72,12 +72,14 @@ class Link:
             except TimeoutError as error:
                 self.watch()
                 if time.monotonic() >= end:
-                    raise Violation("timed out", f"Rank {self.ledger.rank} does not read what it asked for.") from error
+                    raise Violation(
+                        "timed out", f"Rank {self.ledger.rank} does not read the data it asked for."
+                    ) from error
             except OSError as error:
                 raise self.gone() from error
 
     def receive(self) -> bytes:
-        """What the rank has sent; nothing at its end. Raises Violation where it died."""
+        """What the rank has sent; nothing at its end. Raises Violation if it died."""
         try:
             return self.sock.recv(1 << 16)
         except OSError as error:
@@ -245,7 +247,7 @@ class FabricServer:
 
     def _enter(self, rank: int, link: Link, event: RankEvent) -> None:
         if not event.group >> rank & 1 or event.group > self._everyone:
-            raise Violation("tampered", f"Rank {rank} entered a collective of ranks that it is not one of.")
+            raise Violation("tampered", f"Rank {rank} entered a collective of ranks that it does not belong to.")
         if not self._carries(event):
             raise Violation("crashed", f"Rank {rank} called a collective that the emulated link cannot carry.")
         link.gradients = _of_gradients(link.ledger, event)

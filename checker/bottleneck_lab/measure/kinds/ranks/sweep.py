@@ -86,14 +86,14 @@ def sweep(runs: dict[int, EmulatedRun], ranks: list[int], algorithm: Algorithm =
 
 
 def _assumptions(runs: dict[int, EmulatedRun], algorithm: Algorithm) -> list[str]:
-    batch = "the same batch a rank at every size (weak scaling); no shared switches, no stragglers, no failures"
+    batch = "the same batch per rank at every size (weak scaling); no shared switches, no stragglers, no failures"
     if algorithm == "ring":
         real = " and ".join(map(str, sorted(runs)))
         return [
-            f"points at {real} ranks: the real reducer in real processes; all others: rank 0's recorded events replayed, every rank alike",
+            f"points at {real} ranks: the real reducer in real processes; all others replay rank 0's recorded events, with every rank alike",
             f"all-reduce: one ring through all ranks; {batch}",
         ]
     return [
-        "every point: rank 0's recorded events replayed, every rank alike; the reducer ran with the ring only",
+        "every point replays rank 0's recorded events, with every rank alike; the reducer ran with the ring only",
         f"all-reduce: a ring inside each node and a tree of nodes; {batch}",
     ]

@@ -1,4 +1,4 @@
-"""The `speedup` kind: how much faster the learner's code answers calls than the reference does."""
+"""The `speedup` kind: how much faster the learner's code answers calls than the reference."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _run(command: list[str], source: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise UsageError(
             f"{source.name}: the compiler did not finish within {COMPILE_S} s.",
-            "Unroll less, or use fewer template instances.",
+            "Unroll less, or use fewer template instantiations.",
         ) from error
     if done.returncode:
         raise UsageError(complaint(source, done.stderr + done.stdout), f"Correct {source.name} and try again.")

@@ -33,7 +33,7 @@ def complaint(
         return said
     raise LabError(
         f"The lab's judge.py: `judge` returned {said!r}, which is neither None nor a sentence.",
-        "The lab's author has to correct it: return None when the answer is right, else one sentence on what is wrong.",
+        "The lab's author must correct it: return None when the answer is right, else one sentence that says what is wrong.",
     )
 
 

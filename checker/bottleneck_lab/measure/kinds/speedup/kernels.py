@@ -1,7 +1,7 @@
 """What a check on `cuda` looks at in a learner's kernels besides answers and time: whose work they do, stray accesses and races, machine code.
 
 A lab asks for it in its device's settings: `triton_sources` are read before they are run, `sanitize` names a program of the lab that launches the
-kernel under compute-sanitizer, and a criterion `load-bytes` wants tensor cores fed by loads of so many bytes a thread.
+kernel under compute-sanitizer, and a criterion `load-bytes` wants tensor cores fed by loads of so many bytes per thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _under_sanitizer(
 def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> Measured:
     """The same with what the machine code of the kernels shows: the criterion `load-bytes` where the lab has it, and a few sentences.
 
-    Raises VerifierFault where no compiled kernel is found.
+    Raises VerifierFault if no compiled kernel is found.
     """
     spec = context.criterion("load-bytes")
     if spec is None or context.device != "cuda":
@@ -107,7 +107,7 @@ def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> 
     reports = read_binaries(context.submission)
     if not reports:
         raise VerifierFault(
-            "No compiled kernel was found where the lab's binding leaves it, so its machine code could not be read."
+            "No compiled kernel was found where the lab's binding should leave it, so its machine code could not be read."
         )
     details = {**measured.details, "machine_code": msgspec.to_builtins(reports, str_keys=True)}
     results = [*measured.results, grade_machine_code(spec, reports)]

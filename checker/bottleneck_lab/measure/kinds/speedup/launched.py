@@ -1,4 +1,4 @@
-"""Calls a kernel's host function in a library that was linked with launches.c, and prints each launch as a line of JSON. A process of its own:
+"""Calls a kernel's host function in a library that was linked with launches.c, and prints each launch as a line of JSON. In its own process:
 `python -I launched.py LIBRARY REQUEST`, the request being JSON: `capability`, the `sizes` of every kernel's parameters in bytes, and the `calls`.
 """
 

@@ -20,13 +20,13 @@ In between lie clocks that fall under load and other users of the GPU, too: nobo
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: beyond this it is no slip."""
 MAX_READY_SHARE = 1.25
-"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread that
-wakes for a moment waits longer there than it runs.
+"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread
+that wakes for a moment waits longer there than it runs.
 """
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
-    """Raises VerifierFault where the protocol's own time is all that stands between the pairs and a decision.
+    """Raises VerifierFault if the protocol's own time is all that stands between the pairs and a decision.
 
     A target that one case has missed for sure is missed, whatever the others would have needed.
     """
@@ -35,7 +35,7 @@ def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None
         plain = {id_: test.decide(SAMPLES[id_](case), exhausted=True).state for id_, test in tests.items()}
         if share > MAX_OVERHEAD_SHARE and plain != case.states() and not case.out_of_time:
             raise VerifierFault(
-                f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to be judged here."
+                f"The protocol itself takes {share:.0%} of a call: this lab's calls are too short to measure here."
             )
 
 
@@ -59,29 +59,27 @@ class Turns:
 
 
 def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> None:
-    """Raises LearnerFault where the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
+    """Raises LearnerFault if the reference was slowed while all of the learner's processes were stopped, and neither before nor after they lived.
 
     A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's. What may have another cause raises BusyMachineError,
     unless the work has `failed` already: a slow reference is to nobody's harm.
     """
     sure = [name for name, turns in cases.items() if turns.surely()]
     case = max(sure or cases, key=lambda name: cases[name].slowed)
-    times = (
-        f"{cases[case].slowed:.1f} times as long beside your code as before it was loaded and after it ended ({case})"
-    )
+    times = f"{cases[case].slowed:.1f} times as long alongside your code as before it was loaded and after it ended ({case})"
     if sure:
         raise LearnerFault("tampered", f"The reference took {times}: your kernels kept running during its turns.")
     if cases[case].slowed > MAX_SLOWED and not failed:
         raise BusyMachineError(
             f"The reference took {times}: something else used the GPU, or its clocks fell.",
-            "See with `nvidia-smi` what else runs there and how hot it is, and end every call with its last kernel.",
+            "Check with `nvidia-smi` what else is running there and how hot it is, and make sure each call ends with its last kernel.",
         )
 
 
 def refuse_more_threads(cases: list[Case]) -> None:
-    """Raises LearnerFault where a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
+    """Raises LearnerFault if a case says how many threads it allows (`judge.threads`), and many more cores were busy: the reference keeps to it.
 
-    A few percent more are charged as time (`Case.charged`). Raises BusyMachineError where more threads were ready and other programs kept them from running,
+    A few percent more are charged as time (`Case.charged`). Raises BusyMachineError if more threads were ready and other programs kept them from running,
     unless a target is missed all the same.
     """
     failed = any(case.failed() for case in cases)
@@ -94,5 +92,5 @@ def refuse_more_threads(cases: list[Case]) -> None:
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
                 f"It may use {asked}, and {case.ready:.1f} were ready on average ({case.name}): other programs kept them from the cores.",
-                "Close what else is running (`top` shows it), and use no more threads than the case allows.",
+                "Close other programs (`top` shows them), and use no more threads than the case allows.",
             )

@@ -53,7 +53,7 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
 
 
 def _given_back(failed: list[Case], waited_s: float) -> str:
-    """What the speed-up would be without the waiting, in the case where that is least; empty where none missed it."""
+    """What the speed-up would be without the waiting, in the case where that is least; empty if none missed it."""
     bounds = [case.decisions["speedup"].interval for case in failed if "speedup" in case.decisions]
     if not bounds:
         return ""
@@ -64,7 +64,7 @@ def _given_back(failed: list[Case], waited_s: float) -> str:
 def target_results(
     context: Context[SpeedupSettings], cases: list[Case], not_charged: dict[str, str], other_cores: float
 ) -> list[CriterionResult]:
-    """One result a target, which every case has to meet on its own. A miss among `not_charged` only counts on an idle machine."""
+    """One result per target, which every case must meet on its own. A miss among `not_charged` only counts on an idle machine."""
     results = [
         worst_case({case.name: _result(spec, case) for case in cases})
         for spec in context.lab.spec.devices[context.device].criteria
@@ -82,6 +82,6 @@ def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
     if not (case.out_of_time and result.holds is False):
         return result
     said = (
-        f"{result.sentence.rstrip('.')}. Time ran out after these pairs: each call took {median(case.learner_s):.3g} s."
+        f"{result.sentence.rstrip('.')}. Time ran out after these pairs; each call took {median(case.learner_s):.3g} s."
     )
     return msgspec.structs.replace(result, sentence=said)

@@ -1,4 +1,4 @@
-"""The `training` kind: what a training loop does to its device: time, synchronisations, launches, memory; and whether it still trains the same."""
+"""The `training` kind: what a training loop costs on its device (time, synchronisations, launches, memory), and whether it still trains the same model."""
 
 from __future__ import annotations
 

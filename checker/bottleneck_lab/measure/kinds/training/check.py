@@ -137,21 +137,21 @@ def _said(session: CallSession, text: Any) -> WorkerReport:
 
 
 def _refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -> None:
-    """Raises LearnerFault where the device did less than the training takes."""
+    """Raises LearnerFault if the device did less than the training takes."""
     if yours.steps != shipped.steps:
-        raise LearnerFault("wrong output", f"{yours.steps} batches were taken of the {shipped.steps} that were there.")
+        raise LearnerFault("wrong output", f"{yours.steps} of the {shipped.steps} batches were used.")
     if yours.flops < least_work * shipped.flops:
         share = yours.flops / shipped.flops
         raise LearnerFault(
             "wrong output",
-            f"The device did {share:.0%} of the arithmetic that this training takes: the rest was left out, or done elsewhere.",
+            f"The device did {share:.0%} of the arithmetic that this training needs: the rest was skipped or done elsewhere.",
         )
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
     if timed < least_work:
         raise LearnerFault(
             "wrong output",
-            f"From the third batch on, {timed:.0%} of the arithmetic was done that these steps take: the rest came before. A step begins when its batch "
-            "is taken from `data.batches()`.",
+            f"From the third batch on, only {timed:.0%} of those steps' arithmetic was done: the rest was done "
+            "earlier. A step begins when its batch is taken from `data.batches()`.",
         )
 
 
@@ -173,7 +173,7 @@ def _right(context: Context[TrainingSettings], yours: list[Training], shipped: l
 
 
 def _measure_timed(context: Context[TrainingSettings]) -> Measured:
-    """On a real device: whole trainings in turns on the verifier's clock, each pair on data of its own, every result compared.
+    """On a real device: whole trainings alternately on the verifier's clock, each pair on data of its own, every result compared.
 
     Memory and waits are the worker's own word: they can fail a script, and only speed and results, which are not, can pass it.
     """
@@ -217,7 +217,7 @@ def _told(told: dict[str, Any], interval: int) -> dict[str, float]:
 
 
 class Rounds:
-    """Trainings of both sides in turns, in an order drawn at random: seconds of each, and all that came out."""
+    """Trainings of both sides alternately, in an order drawn at random: seconds of each, and all that came out."""
 
     def __init__(self, context: Context[TrainingSettings], reference: CallSession, learner: CallSession) -> None:
         self._context = context

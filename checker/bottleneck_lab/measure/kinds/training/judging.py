@@ -16,10 +16,10 @@ def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | 
     """What is wrong with the reports, as a sentence; None when every number is the reference's within a relative `tolerance`."""
     steps, due = [step for step, _ in reports], [step for step, _ in wanted]
     if steps != due:
-        return f"Reports were due after the steps {_few(due)}; they came after {_few(steps) or 'none'}."
+        return f"Reports were due after steps {_few(due)}; they came after {_few(steps) or 'none'}."
     for (step, numbers), (_, right) in zip(reports, wanted, strict=True):
         if numbers.keys() != right.keys():
-            return f"The report of step {step} has {_few(sorted(numbers))}; due are {_few(sorted(right))}."
+            return f"The report of step {step} has {_few(sorted(numbers))}; it should have {_few(sorted(right))}."
         for name, value in numbers.items():
             if not math.isclose(value, right[name], rel_tol=tolerance, abs_tol=1e-6):
                 return f"The report of step {step} says {name} {value:.6g}; it was {right[name]:.6g}."
@@ -29,11 +29,11 @@ def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | 
 def wrong_parameters(found: Arrays, wanted: Arrays, tolerance: float) -> str | None:
     """What is wrong with the parameters, as a sentence; None when each array differs by at most `tolerance` of its own norm."""
     if found.keys() != wanted.keys():
-        return f"The model returned has the parameters {_few(sorted(found))}; due are {_few(sorted(wanted))}."
+        return f"The returned model has the parameters {_few(sorted(found))}; it should have {_few(sorted(wanted))}."
     for name, right in wanted.items():
         value = found[name]
         if value.shape != right.shape:
-            return f"The parameter {name} has the shape {value.shape}; due is {right.shape}."
+            return f"The parameter {name} has the shape {value.shape}; it should be {right.shape}."
         off = float(np.linalg.norm(value.astype(np.float64) - right.astype(np.float64)))
         norm = float(np.linalg.norm(right.astype(np.float64)))
         if not off <= tolerance * max(norm, 1e-6):

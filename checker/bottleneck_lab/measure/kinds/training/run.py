@@ -54,6 +54,6 @@ def _run_modelled(
 def _summary(books: Books) -> str:
     seen = books.figures
     return (
-        f"{figures.step_time_us(seen) / 1000:.2f} ms a step, at most {figures.peak_mib(seen):.1f} MiB allocated "
+        f"{figures.step_time_us(seen) / 1000:.2f} ms per step, at most {figures.peak_mib(seen):.1f} MiB allocated "
         f"(modelled: {T4.stands_for}; a hint, not a verdict)"
     )

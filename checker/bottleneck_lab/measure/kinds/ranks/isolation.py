@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def leave_others() -> None:
     """Whatever this process forks from here on shares no namespace with the other ranks; its first child is process 1 of a new one.
 
-    Raises OSError where that is not allowed, which `bubblewrap.lets_ranks_part` finds out beforehand.
+    Raises OSError if that is not allowed, which `bubblewrap.lets_ranks_part` finds out beforehand.
     """
     _call("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK)
 

@@ -48,7 +48,7 @@ class _Piece:
     offset: int
 
 
-def load_in_halves(path: Path) -> Timeline:
+def load_in_parallel(path: Path) -> Timeline:
     """As `read_kineto`, for a plain file that is worth it."""
     columns = Columns()
     with path.open("rb") as file, SecondReader() as second:
@@ -107,7 +107,7 @@ class _Reader:
         self._left = None
         proven = self.stream.between_events
         if proven and (pieces := self._second.handed_over()) is not None:
-            self._file.seek(add_half(self._columns, pieces) - 1)
+            self._file.seek(add_second_half(self._columns, pieces) - 1)
         return self._file.read(size)
 
 
@@ -143,7 +143,7 @@ def _hand_over(shared: IO[bytes], columns: Columns, numbered: tuple[int, int], o
     return len(columns.names.order), len(columns.threads.order)
 
 
-def add_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
+def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
     """Adds the rows that the other process found, renumbered; returns the offset at which it ended."""
     names: list[int] = []
     threads: list[int] = []
