@@ -206,7 +206,12 @@ def installed(distribution: str) -> bool:
 
 
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
-    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler already and the starter is to record nothing."""
+    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler itself and the starter records nothing.
+
+    Labs about measuring are captured on their emulated machine only.
+    """
+    if lab.spec.measure == "benchmark":
+        return ()
     if lab.spec.measure == "finding":
         return ("solution",) if tool == "torch" else ("starter",)
     return ("starter", "solution")

@@ -50,7 +50,9 @@ def real_device() -> Any:
 
 def scale_of(settings: dict[str, Any]) -> Any:
     """How long things take on the device that the settings are for."""
-    return beside("hardware").core_scale(emulator()) if "bench" in settings else emulator().GPU
+    return (
+        beside("hardware").real_scale(emulator(), settings["bench"].device) if "bench" in settings else emulator().GPU
+    )
 
 
 def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]) -> Any:
