@@ -222,7 +222,9 @@ def _odd(trial: Trial) -> str:
     if len(trial.answer) == 3 and not any(trial.answer):
         return f"`benchmark` reports that {trial.name} takes no time at all; it costs {_microseconds(trial.cost_s)}."
     said = ", ".join(f"{figure:.6g}" for figure in trial.answer)
-    return f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an interval around it."
+    return (
+        f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an interval around it."
+    )
 
 
 def _wrong_costs(quiet: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
