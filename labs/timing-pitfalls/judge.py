@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
+from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
 
 CLAIMED = 0.95
 """How often an interval claims to contain the true cost."""
@@ -208,6 +208,9 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
     """The functions that can be judged. Raises BusyMachineError where a real machine disturbed too many."""
+    late = next((trial for trial in done if trial.late and trial.device.disturbed), None)
+    if late is not None:
+        raise busy(f"{late.name} ran out of time while this machine disturbed it: {late.device.disturbed}.")
     require_quiet([trial.device for trial in done if not _is_plain(trial)], "functions")
     return [trial for trial in done if _is_plain(trial) or not trial.device.disturbed]
 

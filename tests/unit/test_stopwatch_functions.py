@@ -237,6 +237,12 @@ def test_what_the_device_takes_to_hand_over_its_notes_is_in_no_window(machine, b
     assert machine.perf_counter() - before < 1e-2
 
 
+def test_a_benchmark_that_a_disturbed_machine_made_late_does_not_fail(judge, bench):
+    bench.stretch = 10.0
+    with pytest.raises(BusyMachineError, match="ran out of time while this machine disturbed it"):
+        check(judge, LAB.solution, bench)
+
+
 def test_a_machine_that_does_not_keep_still_ends_the_check_early(judge, bench):
     bench.stretch = 1.5
     with pytest.raises(BusyMachineError, match="of 20 functions"):

@@ -160,10 +160,14 @@ def require_quiet(measured: Sequence[Disturbed], what: str) -> None:
     """Raises BusyMachineError where this machine disturbed too many trials. `what` they are, in the plural."""
     if _restless(measured):
         shaken = [one for one in measured if one.disturbed]
-        raise BusyMachineError(
-            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them {shaken[0].disturbed}.",
-            "Close other programs, or use `--device virtual`, which other programs cannot disturb.",
+        raise busy(
+            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them {shaken[0].disturbed}."
         )
+
+
+def busy(seen: str) -> BusyMachineError:
+    """The error for a machine that disturbs what is measured."""
+    return BusyMachineError(seen, "Close other programs, or use `--device virtual`, which they cannot disturb.")
 
 
 def _restless(measured: Sequence[Disturbed]) -> bool:
