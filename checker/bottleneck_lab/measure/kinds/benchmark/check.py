@@ -33,7 +33,7 @@ class TrialSession(Session):
         folder, entry, harness = context.submission, context.lab.spec.entry, context.settings.harness
         places = ["--entry", str(folder / entry), "--harness", str(folder / harness), "--socket", str(theirs.fileno())]
         limits = limits_of(context.settings)
-        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()])
+        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()], gpu=False)
         theirs.close()
         session = cls("learner", worker, Channel(ours))
         try:
