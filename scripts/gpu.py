@@ -208,7 +208,7 @@ def installed(distribution: str) -> bool:
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
     """What a tool records of a lab. Where recording is the exercise, the solution is a profiler itself and the starter records nothing.
 
-    Labs about measuring are captured on their emulated machine only.
+    The GPU work of labs about measuring is the checker's own.
     """
     if lab.spec.measure == "benchmark":
         return ()

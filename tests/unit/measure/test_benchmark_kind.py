@@ -134,6 +134,12 @@ def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
     assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {"cudaDeviceSynchronize"}
 
 
+def test_an_outside_profiler_sees_the_learners_benchmark_on_the_gpu():
+    lab = find_lab("timing-pitfalls")
+    assert KIND.program(lab, "cuda", "nsys")[-3:] == ("stopwatch.py", "--device", "cuda")
+    assert KIND.program(lab, "virtual")[-1] == "stopwatch.py"
+
+
 def test_measuring_code_never_sees_the_gpu_that_it_measures(monkeypatch, tmp_path):
     asked, end = {}, SimpleNamespace(socket=SimpleNamespace(fileno=lambda: 9))
 

@@ -43,6 +43,10 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
         return run(context, on_line)
 
+    def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
+        command = super().program(lab, device, tool)
+        return (*command, "--device", device) if device == "cuda" else command
+
     def run_note(self, device: Device) -> str:
         return " The machine and its time are emulated." if device == "virtual" else ""
 
