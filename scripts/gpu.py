@@ -206,7 +206,12 @@ def installed(distribution: str) -> bool:
 
 
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
-    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler already and the starter is to record nothing."""
+    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler itself and the starter records nothing.
+
+    The GPU work of labs about measuring is the checker's own.
+    """
+    if lab.spec.measure == "benchmark":
+        return ()
     if lab.spec.measure == "finding":
         return ("solution",) if tool == "torch" else ("starter",)
     return ("starter", "solution")

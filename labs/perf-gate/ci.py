@@ -1,4 +1,4 @@
-"""The CI job: gate one commit of a git repository. Exit status 0 lets it pass, 1 does not.
+"""The CI job: gates one commit of a git repository. Exit status 0 lets it pass, 1 stops it.
 
 python ci.py HEAD --baseline baseline.json --benchmark "sort=python bench_sort.py" --benchmark "parse=python bench_parse.py"
 """
@@ -18,7 +18,7 @@ def main():
     parser.add_argument("--repository", default=".")
     parser.add_argument("--baseline", type=Path, default=Path("baseline.json"))
     parser.add_argument("--benchmark", action="append", required=True, metavar="NAME=COMMAND")
-    parser.add_argument("--seconds", type=float, default=900, help="the job's time")
+    parser.add_argument("--seconds", type=float, default=900, help="time limit of the job")
     options = parser.parse_args()
     commands = dict(benchmark.split("=", 1) for benchmark in options.benchmark)
     name = ["git", "-C", options.repository, "rev-parse", "--verify", options.commit + "^{commit}"]

@@ -1,4 +1,4 @@
-"""Emulated CI machines and commit histories whose every change is known. Virtual time: nothing here waits. Run by the verifier alone."""
+"""Emulated CI machines, and commit histories whose every change is known. Time is virtual: nothing waits. Only the verifier runs this file."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ OK, OUT_OF_TIME, UNKNOWN = range(3)
 START_S, BUILD_S = 0.3, 20.0
 BENCHMARKS = ("parse", "plan", "scan", "join", "sort", "write")
 SECONDS = (0.25, 2.5)
-"""What a benchmark takes in the first commit, on a machine of middling speed."""
+"""How long a benchmark takes in the first commit, on a machine of average speed."""
 MACHINE = (0.8, 1.25)
-"""How fast the machines are that a job may get, as a factor of every time."""
+"""The range of machine speeds, as a factor on every time."""
 WANDERS, WANDERS_S = 0.04, 60.0
-"""A machine's speed wanders: by how much (the standard deviation of its logarithm), and how long it remembers."""
+"""A machine's speed drifts: by how much (the standard deviation of its logarithm), and with what correlation time."""
 NEIGHBOUR_COMES_S, NEIGHBOUR_STAYS_S, NEIGHBOUR = 150.0, 40.0, (1.15, 1.4)
-"""Somebody else's job comes after so long, stays for so long, and slows everything by a factor."""
+"""Other people's jobs: mean time until one comes, mean time it stays, and the factor by which it slows everything down."""
 NOISE = (0.01, 0.03)
 STALLED, STALL = 0.03, (1.3, 3.0)
 HASTY, HASTE = 0.02, (0.7, 0.9)
-"""Shares of runs that come out much too long, or too short, and the factors."""
+"""The shares of runs that come out much too long or too short, and the factors."""
 NOBODY_CARES = 0.01
-"""What a clean commit may change, either way."""
+"""How much a clean commit may change a time, either way."""
 
 
 @dataclass
 class History:
-    """A repository: what each commit's benchmarks take, and which commit was the last to pass."""
+    """A repository: how long each commit's benchmarks take, and which commit passed last."""
 
     rng: np.random.Generator
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     passed: str = ""
     baseline: str = ""
     spoiled: tuple[str, ...] = ()
-    """Benchmarks of the last commit that was stopped, which its author mends only in part."""
+    """Benchmarks that the last stopped commit made slower; its author fixes them only in part."""
 
     def first(self) -> str:
-        """The commit that the history begins with."""
+        """The first commit of the history."""
         drawn = np.exp(self.rng.uniform(*np.log(SECONDS), len(BENCHMARKS)))
         self.passed = self._add(dict(zip(BENCHMARKS, drawn.tolist(), strict=True)))
         return self.passed
 
     def clean(self) -> str:
-        """A commit on top of the last that passed: nothing slower by more than anybody cares for, perhaps something faster."""
+        """A commit on top of the last that passed: nothing noticeably slower, perhaps something faster."""
         changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
         if self.rng.random() < 0.25:
             changes[self.rng.integers(len(BENCHMARKS))] = self.rng.uniform(0.7, 0.92)
         return self._commit(changes)
 
     def regression(self) -> tuple[str, set[str]]:
-        """A commit that makes one or two benchmarks slower by a tenth or more, half the time by little more; and which."""
+        """A commit that makes one or two benchmarks slower by 10% or more, half the time only just; and their names."""
         changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
         again = [BENCHMARKS.index(name) for name in self.spoiled[:1]]
         chosen = again or self.rng.choice(len(BENCHMARKS), int(self.rng.integers(1, 3)), replace=False).tolist()
@@ -74,10 +74,10 @@ class History:
 
 
 class Job:
-    """One CI job: a machine drawn for it, whose speed wanders, whose neighbours come and go, and whose runs stall."""
+    """One CI job on a randomly drawn machine, whose speed drifts, whose neighbours come and go, and whose runs stall."""
 
     disturbed = ""
-    """Where runs are real work, why nothing can be said of the job; nothing disturbs these."""
+    """Where runs are real work: why this job cannot be judged. Nothing disturbs an emulated one."""
 
     def __init__(self, history: History, rng: np.random.Generator, budget_s: float) -> None:
         self.history, self.rng, self.budget_s = history, rng, budget_s
@@ -90,7 +90,7 @@ class Job:
         self._built: set[str] = set()
 
     def run(self, commit: str, benchmark: str) -> tuple[int, float]:
-        """A status and the seconds that a run took."""
+        """A status and the seconds that the run took."""
         if commit not in self.history.seconds or benchmark not in BENCHMARKS:
             return UNKNOWN, 0.0
         if commit not in self._built:
@@ -103,7 +103,7 @@ class Job:
         return (OUT_OF_TIME, 0.0) if self.used_s > self.budget_s else (OK, seconds)
 
     def _slowdown(self) -> float:
-        """The machine's, at this moment."""
+        """The machine's slowdown at this moment."""
         keep = math.exp((self._level_at_s - self.used_s) / WANDERS_S)
         self._level = keep * self._level + math.sqrt(1 - keep**2) * float(self.rng.normal(0, WANDERS))
         self._level_at_s = self.used_s
@@ -114,7 +114,7 @@ class Job:
         return self._machine * self._neighbour * math.exp(self._level)
 
     def _luck(self, benchmark: str) -> float:
-        """A single run's own."""
+        """The factor of a single run."""
         drawn = float(self.rng.random())
         usual = math.exp(float(self.rng.normal(0, self._noise[benchmark])))
         if drawn < STALLED:

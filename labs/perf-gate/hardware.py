@@ -1,6 +1,7 @@
-"""CI jobs whose runs are real work on a core of this machine, timed by its clock. How long a run is to take follows from the history and a secret seed.
+"""CI jobs whose runs are real work on a core or the GPU of this machine, timed by real clocks.
 
-What this machine does to a run comes on top, and the device notes it run by run. Run by the verifier alone.
+How long a run should take follows from the history and a secret seed. This machine's own disturbances come on top, and the device notes them for
+every run. Only the verifier runs this file.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import numpy as np
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance
 
 STEADY, SHARE = 0.05, 0.05
-"""By how much runs may take longer than they were to take, and the share of a job's runs that may exceed it: twice as many cost the solution regressions."""
+"""By how much runs may miss the time they should take, and the share of a job's runs that may miss it by more: twice as many made the solution miss some."""
 
 
 def job_class(emulator: Any) -> type:
-    """The emulator's Job, whose runs are worked off on a bench."""
+    """The emulator's Job, with its runs done on a bench."""
 
     class Job(emulator.Job):  # type: ignore[misc]  # the emulator is loaded by its path
-        """A second of the job is `second_s` of this machine: histories of hours fit into a check.
+        """A second of the job is `second_s` on this machine, so that histories of hours fit into a check.
 
-        The job's own clock goes by what its runs are to take: a pause of this machine costs a run its figure, and the job none of its time.
+        The job's own clock counts the time its runs should take: when this machine pauses, one run's figure is spoiled, but the job loses no time.
         """
 
         def __init__(self, history: Any, rng: np.random.Generator, budget_s: float, bench: Bench, second_s: float):
@@ -30,18 +31,20 @@ def job_class(emulator: Any) -> type:
             self._reports: list[np.ndarray[Any, np.dtype[np.float64]]] = []
 
         def run(self, commit: str, benchmark: str) -> tuple[int, float]:
-            """A status and the seconds that a run took, by the device's clock."""
-            status, to_take_s = super().run(commit, benchmark)
+            """A status and the seconds that a run took by the device's clock."""
+            status, due_s = super().run(commit, benchmark)
             if status != emulator.OK:
                 return status, 0.0
-            self.bench.work(to_take_s * self.second_s)
+            self.bench.work(due_s * self.second_s)
             self._reports.append(self.bench.report())
             _, begin_s, end_s = self._reports[-1][-1].tolist()
             return status, (end_s - begin_s) / self.second_s
 
         @property
         def disturbed(self) -> str:
-            """Whether this machine kept too many runs from taking their time: empty, or what was seen."""
-            return disturbance(np.concatenate(self._reports), STEADY, SHARE) if self._reports else ""
+            """What kept too many runs from taking the time they should; empty if nothing did, or nothing is measured."""
+            if self.bench.rehearsed or not self._reports:
+                return ""
+            return disturbance(np.concatenate(self._reports), STEADY, SHARE)
 
     return Job

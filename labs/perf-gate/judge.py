@@ -1,4 +1,4 @@
-"""What is right for this lab: hidden histories of commits whose every change is known, and what a gate must say of each."""
+"""What is right in this lab: hidden histories of commits whose every change is known, and what a gate must say about each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_qu
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 
 SURE = 0.01
-"""How often, at most, a gate that keeps to the allowed share of false alarms is refused at once; up to it, more runs decide."""
+"""How often, at most, a gate that keeps to the allowed share of false alarms is refused early. Below that, more jobs decide."""
 LONGEST_BASELINE = 1 << 16
 
 
 @cache
 def beside(name: str) -> ModuleType:
-    """A file of this folder that stays with the verifier."""
+    """A file of this folder that only the verifier loads."""
     spec = importlib.util.spec_from_file_location(f"gate_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -42,13 +42,13 @@ def emulator() -> ModuleType:
 
 @cache
 def real_job() -> Any:
-    """A job whose runs are real work."""
+    """The class of jobs whose runs are real work."""
     return beside("hardware").job_class(emulator())
 
 
 @dataclass
 class Trial:
-    """One commit before the gate. `slower`: the benchmarks that it makes slower; `answer`: those that the gate names."""
+    """One commit at the gate. `slower` holds the benchmarks that it makes slower, `answer` those that the gate names."""
 
     name: str
     history: Any
@@ -56,18 +56,18 @@ class Trial:
     commit: str
     slower: set[str]
     before: dict[str, float] = field(default_factory=dict)
-    """Seconds of each benchmark in the commit that it builds on."""
+    """Seconds of each benchmark in the commit it builds on."""
     answer: set[str] = field(default_factory=set)
     answered: bool = False
     problem: str = ""
 
     @property
     def arguments(self) -> list[str]:
-        """What the harness is called with."""
+        """The arguments of the harness."""
         return [self.commit, json.dumps(list(emulator().BENCHMARKS)), self.history.baseline]
 
     def serve(self, values: list[Any]) -> list[float]:
-        """Answers one question of the gate. Raises ValueError for anything that is none."""
+        """Answers one question from the gate. Raises ValueError for anything else."""
         if not values or not all(isinstance(value, str) for value in values):
             raise ValueError("expected words")
         if values == ["left"]:
@@ -78,14 +78,14 @@ class Trial:
         return [float(status), float(seconds)]
 
     def finish(self, values: list[Any]) -> None:
-        """Takes the baseline file and the names; merges the commit when there are none."""
+        """Takes the baseline file and the names. Merges the commit if there are no names."""
         texts = [value if isinstance(value, str) else "" for value in values] or [""]
         self.answer, self.answered = set(texts[1:]), True
         if not texts[0]:
-            self.problem = f"after {self.name} there was no baseline file, or an empty one."
+            self.problem = f"{self.name} left no baseline file, or an empty one."
         if len(texts[0]) > LONGEST_BASELINE:
             self.problem = (
-                f"after {self.name} the baseline file had {len(texts[0])} characters; {LONGEST_BASELINE} are enough."
+                f"{self.name} left a baseline file of {len(texts[0])} characters; {LONGEST_BASELINE} are allowed."
             )
         self.history.baseline = texts[0][:LONGEST_BASELINE]
         if not self.answer:
@@ -93,22 +93,22 @@ class Trial:
 
     @property
     def late(self) -> bool:
-        """Whether the gate has used more than the job's time."""
+        """Whether the gate has exceeded the job's time."""
         return bool(self.job.used_s > self.job.budget_s)
 
     @property
     def missed(self) -> set[str]:
-        """Regressions that the gate let pass."""
+        """The regressions that the gate missed."""
         return self.slower - self.answer
 
     @property
     def alarm(self) -> bool:
-        """Whether it named a benchmark that is no slower."""
+        """Whether the gate named a benchmark that is not slower."""
         return bool(self.answer - self.slower)
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """Histories two by two, so that nothing can be kept in memory from one job to the next; more of them while the false alarms leave it open."""
+    """Histories in pairs, so that keeping things in memory from job to job is useless; more of them while the false alarms leave the answer open."""
     done: list[Trial] = []
     while len(clean(done)) < settings["most_clean"]:
         for trial in _stage(rng, settings):
@@ -125,7 +125,7 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
 
 
 def _stage(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """`histories` pairs of them, each with `commits` commits, of which a quarter make something slower."""
+    """`histories` pairs of histories, each pair with `commits` commits, of which a quarter make something slower."""
     for pair in range(settings["histories"]):
         histories = [emulator().History(rng), emulator().History(rng)]
         for history in histories:
@@ -161,7 +161,7 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
 
 
 def practice_line(trial: Trial) -> str:
-    """What `lab run` prints of a practice trial."""
+    """What `lab run` prints for a practice trial."""
     said = ", ".join(sorted(trial.answer)) or "passes"
     said = "all six" if len(trial.answer) == len(emulator().BENCHMARKS) else said
     true = ", ".join(sorted(trial.slower)) or "-"
@@ -171,24 +171,24 @@ def practice_line(trial: Trial) -> str:
 
 
 def clean(done: list[Trial]) -> list[Trial]:
-    """The jobs of commits that made nothing slower."""
+    """The jobs of commits that make nothing slower."""
     return [trial for trial in done if trial.answered and not trial.slower]
 
 
 def false_alarms(done: list[Trial]) -> int:
-    """Jobs that named a benchmark that is no slower, of whatever commit."""
+    """The number of jobs, of any commit, that named a benchmark that is not slower."""
     return sum(trial.alarm for trial in done if trial.answered)
 
 
 def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
-    """Whether a gate that keeps to the allowed share would hardly ever raise so many false alarms."""
+    """Whether a gate that keeps to the allowed share would almost never raise this many false alarms."""
     n, k, share = len(clean(done)), false_alarms(done), settings["alarms"]
     fewer = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(min(k, n + 1)))
     return 1 - fewer < SURE
 
 
 def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
-    """Of each criterion: what is wrong (None: nothing), how many jobs were judged, and its figure."""
+    """For each criterion: what is wrong (None if nothing), how many jobs were judged, and its figure."""
     done = _undisturbed(done)
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
@@ -200,12 +200,12 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
         "false-alarms": _alarms(done, settings),
         "budget": (too_long, len(done), used_s),
     }
-    # What ended the trials early leaves too few jobs to say anything good of the rest.
+    # Where the trials ended early, there are too few jobs for the other criteria to hold.
     return {id_: part for id_, part in found.items() if part[0] or not (late or problem)}
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
-    """The jobs of which something can be said. Raises BusyMachineError where a real machine left too few of them."""
+    """The jobs that can be judged. Raises BusyMachineError where a real machine disturbed too many."""
     require_quiet([trial.job for trial in done if not (trial.late or trial.problem)], "jobs")
     return [trial for trial in done if trial.late or trial.problem or not trial.job.disturbed]
 
@@ -219,7 +219,7 @@ def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
     name = sorted(missed[0].missed)[0]
     was, now = missed[0].before[name], missed[0].history.seconds[missed[0].commit][name]
     one = f"One took '{name}' from {was:.2f} s to {now:.2f} s ({now / was - 1:+.0%})."
-    return f"{len(missed)} of {len(bad)} passed. {one}", len(bad), share
+    return f"{len(missed)} of {len(bad)} regressions passed. {one}", len(bad), share
 
 
 def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
@@ -230,7 +230,7 @@ def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, in
     words = Open if "bench" in settings and not too_many(done, settings) else str  # no time for more jobs
     return (
         words(
-            f"{k} jobs named a benchmark that had become no slower: {alarmed} of {n} clean ones, and {k - alarmed} others."
+            f"{k} jobs named a benchmark that was not slower: {alarmed} of {n} clean jobs, and {k - alarmed} others."
         ),
         n,
         alarmed / n,

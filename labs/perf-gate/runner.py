@@ -1,7 +1,7 @@
-"""What a gate may ask for: runs of a commit's benchmarks.
+"""What a gate can ask for: runs of a commit's benchmarks.
 
-`lab run` and `lab check` connect `Runner` to an emulated machine that keeps its own time. `python ci.py` uses `Here`: it checks the commits
-out beside each other and runs real commands.
+`lab run` and `lab check` connect `Runner` to an emulated machine, or to a core or GPU that does timed work. `python ci.py` uses `Here`, which
+checks the commits out side by side and runs real commands.
 """
 
 import json
@@ -16,21 +16,21 @@ class OutOfTimeError(RuntimeError):
 
 
 class Runner:
-    """One CI job on one machine, lent for a time. Every job may get another machine."""
+    """One CI job on one machine, with a time limit. Every job may get a different machine."""
 
     def __init__(self, ask, benchmarks):
         self._ask = ask
         self.benchmarks = benchmarks
 
     def run(self, commit, benchmark):
-        """Runs one benchmark of one commit once, in a process of its own; the seconds that it took.
+        """Runs one benchmark of one commit once, in its own process, and returns its seconds.
 
-        Starting the process takes a little of the job's time, too, and the first run of a commit builds it.
+        Starting the process takes a little of the job's time as well, and the first run of a commit builds it.
         """
         return self._get("run", commit, benchmark)
 
     def seconds_left(self):
-        """What is left of the job's time."""
+        """How much of the job's time is left."""
         return self._get("left")
 
     def _get(self, *words):
@@ -43,7 +43,7 @@ class Runner:
 
 
 class Here:
-    """This machine and a git repository: each commit is checked out once, and a benchmark is a command that is run there."""
+    """This machine and a git repository: each commit is checked out once, and a benchmark is a command that runs there."""
 
     def __init__(self, repository, commands, seconds):
         self.commands, self.benchmarks = commands, list(commands)
@@ -73,7 +73,7 @@ class Here:
 
 
 def run(entry, ask, commit, benchmarks, baseline):
-    """What `lab run` and `lab check` call: one job. The baseline file comes from the job before, and goes on to the next."""
+    """Called by `lab run` and `lab check`: one job. The baseline file comes from the previous job and goes on to the next."""
     with tempfile.TemporaryDirectory(prefix="job-") as folder:
         file = Path(folder, "baseline.json")
         if baseline:

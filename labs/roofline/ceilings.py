@@ -1,7 +1,7 @@
-"""What this machine can do, on one core or on its GPU: `python ceilings.py`. A check compares your code with `load` of this file.
+"""What this machine can do, on one core or on its GPU: `python ceilings.py`. A check compares your code with `load` in this file.
 
-The yardstick of bandwidth is `a += b`: for each element it reads two numbers and writes one. A copy would tell too little: on a CPU, writing to
-an array fetches what it overwrites, so that a copy moves three bytes for the two that one counts.
+Bandwidth is measured with `a += b`, which reads two numbers and writes one per element. A copy would show too little: on a CPU, writing to an
+array first fetches what it overwrites, so a copy moves three bytes for every two that you count.
 """
 
 import argparse
@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 ARRAYS_MOVED = 9
-"""What one step of `apply_gradients` has to move at least: five arrays read (p, m, v, ema, g), four written (p, m, v, ema)."""
+"""The least that one step of `apply_gradients` must move: five arrays read (p, m, v, ema, g), four written (p, m, v, ema)."""
 
 
 def load(device):
-    """Additions in place that move as many bytes as `apply_gradients` has to, on arrays of the same size. The answer is not looked at."""
+    """Additions in place that move as many bytes as `apply_gradients` must, on arrays of the same size. Nobody looks at the answer."""
 
     @torch.inference_mode()
     def add(p, m, v, ema, gradients, rates, first):
@@ -32,7 +32,7 @@ def load(device):
 
 
 def best_s(call, device):
-    """The shortest of ten calls: a ceiling is the most that can be had."""
+    """The shortest of ten calls: a ceiling is the best that is possible."""
     times = []
     for _ in range(11):
         begin = time.perf_counter()
@@ -53,7 +53,7 @@ def main():
         target = torch.ones_like(source)
         calls = max(1, 2**25 // working_set)
         seconds = best_s(lambda: [target.add_(source) for _ in range(calls)], device)
-        rate = 1.5 * calls * working_set / seconds  # three numbers moved for two that are kept
+        rate = 1.5 * calls * working_set / seconds  # moves three numbers for every two that the arrays hold
         print(f"a += b, both arrays together {working_set / 2**20:8.3f} MiB: {rate / 1e9:8.1f} GB/s")
     a, b = torch.rand(2048, 2048, device=device), torch.rand(2048, 2048, device=device)
     print(f"product of fp32 matrices: {2 * 2048**3 / best_s(lambda: a @ b, device) / 1e9:.0f} GFLOP/s")

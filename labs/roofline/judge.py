@@ -1,7 +1,7 @@
-"""What is asked of the update and what is right. Trusted: runs in the verifier, never in a workspace.
+"""The inputs of the update, and what is right. Trusted: runs in the verifier, never in a workspace.
 
-The truth is the shipped update in float64, worked out at secret places of the arrays and at both ends: it is elementwise. An answer may be as
-wrong as float32 arithmetic in any order makes it; half precision is a thousand times further away.
+The truth is the shipped update in float64, computed at secret places of the arrays and at both ends, since it is elementwise. An answer may be
+off by what float32 arithmetic in any order allows; half precision is off by a thousand times more.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ Array = np.ndarray[Any, Any]
 BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 NAMES = ("p", "m", "v", "ema")
 PLACES, ENDS = 20_000, 4_096
-"""Secret places that are worked out, and how many at either end of the arrays."""
+"""How many secret places are computed, and how many at either end of the arrays."""
 ROUNDING = 2.0**-21
-"""Error allowed a step, of values near 1: a few roundings of float32. It adds up like a random walk's."""
+"""The error allowed per step, for values near 1: a few roundings of float32. It adds up like a random walk."""
 
 
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
-    """One case: gradients to apply."""
+    """The only case: gradients to apply."""
     return ["update"]
 
 
 def threads(case: str) -> int | None:
-    """The additions that the code is compared with use one thread."""
+    """One thread, like the additions that the code is compared with."""
     return 1
 
 
 def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
-    """Fresh state and gradients; how many of them, how long, and the number of the first step are secret draws."""
+    """Fresh state and gradients. Their number, their length and the number of the first step are drawn in secret."""
     size = int(rng.integers(*settings["parameters"]))
     pushed = int(rng.integers(*settings["pushed"]))
     return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
@@ -47,7 +47,7 @@ def _call(rng: np.random.Generator, size: int, pushed: int, steps: int) -> list[
 
 
 def _centred(rng: np.random.Generator, *shape: int) -> Array:
-    """Numbers between -2 and 2, drawn in a third of the time that normal ones take: a call has a quarter of a gigabyte of them."""
+    """Uniform numbers between -2 and 2, which take a third of the time of normal ones: a call has a quarter of a gigabyte of them."""
     numbers = rng.random(shape, dtype=np.float32)
     numbers -= np.float32(0.5)
     numbers *= np.float32(4)
@@ -55,7 +55,7 @@ def _centred(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: lengths that no block divides, the first step, where the corrections are largest, and gradients of zero."""
+    """Untimed calls: lengths that no block size divides, the first step, where the corrections are largest, and gradients of zero."""
     hard = []
     for size in (1, 31, 4_097, 100_003):
         inputs = _call(rng, size, int(rng.integers(1, 6)), int(rng.integers(6, 12)))
@@ -69,7 +69,7 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
 def judge(
     case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]
 ) -> str | None:
-    """None when all four arrays are right, else one sentence on the first that is not."""
+    """None if all four arrays are right, else one sentence about the first that is not."""
     size = len(inputs[0])
     if len(answer) != len(NAMES) or any(np.shape(part) != (size,) for part in answer):
         return f"The answer has the shapes {[np.shape(part) for part in answer]}, not p, m, v and ema of {size} numbers each."
@@ -80,14 +80,14 @@ def judge(
         error = np.abs(np.asarray(got, dtype=np.float64)[places] - want) / (1 + np.abs(want))
         if not np.isfinite(got).all() or not error.max() <= allowed:
             return (
-                f"`{name}` is off by {error.max():.2g} after {len(inputs[5])} steps; float32 may be off by {allowed:.2g}. "
-                "Every gradient is applied, in its order, with its own learning rate and step number, in single precision."
+                f"`{name}` is off by {error.max():.2g} after {len(inputs[5])} steps; float32 arithmetic may be off by {allowed:.2g}. "
+                "Apply every gradient in order, with its own learning rate and step number, in single precision."
             )
     return None
 
 
 def _places(size: int) -> Array:
-    """Drawn afresh each time, after the answer has come; both ends are always among them."""
+    """Drawn afresh after each answer has arrived. Both ends are always included."""
     drawn = np.random.default_rng().integers(size, size=min(PLACES, size))
     ends = np.arange(min(ENDS, size))
     return np.unique(np.concatenate([drawn, ends, size - 1 - ends]))

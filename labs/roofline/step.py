@@ -7,9 +7,9 @@ BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
-    """Applies the gradients [K, N] that the workers have pushed, one after the other, to the parameters [N], and keeps their running mean.
+    """Applies the gradients [K, N] that the workers pushed, one after another, to the parameters [N], and updates their running mean.
 
-    `rates` [R] are the learning rates of the steps; where R > K the gradients are gone through again. `first` numbers the first step.
+    `rates` [R] are the learning rates of the steps; if R > K, the gradients repeat. `first` is the number of the first step.
     """
     for step, rate in enumerate(rates):
         g, t = gradients[step % len(gradients)], first + step

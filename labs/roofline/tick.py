@@ -1,4 +1,4 @@
-"""One tick of a parameter server: its five operators, timed one by one. `step.py` brings `apply_gradients`."""
+"""One tick of a parameter server: its five operators, timed one by one. `apply_gradients` comes from `step.py`."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ import time
 
 import torch
 
-# Sizes of the five operators. A GPU gets larger counters: its second cache is larger.
+# Sizes of the five operators. A GPU gets more counters: its L2 cache is larger.
 FEATURES = 2048  # rows and columns of both matrices of `project`
 TABLE = (16384, 4096)  # of `score`
 PARAMETERS, PUSHED = 8_388_608, 4  # of `apply_gradients`
@@ -26,7 +26,7 @@ def score(table, query):
 
 
 def route(requests, scale, shift):
-    """Calibrates the requests [512, 64] for the expert that gets them."""
+    """Calibrates the requests [512, 64] for the expert that receives them."""
     routed = []
     for request in requests:
         routed.append(request * scale + shift)
@@ -34,14 +34,14 @@ def route(requests, scale, shift):
 
 
 def age(counters):
-    """Lets the use counters of the rows fade, tick by tick."""
+    """Decays the use counters of the rows, tick by tick."""
     for _ in range(TICKS):
         counters.mul_(0.99).add_(0.01)
     return counters
 
 
 def operators(device, apply_gradients):
-    """The five by name, each ready to be called on data of its own."""
+    """The five operators by name, each ready to be called on its own data."""
     x, weight = torch.randn(FEATURES, FEATURES, device=device), torch.randn(FEATURES, FEATURES, device=device)
     table, query = torch.randn(*TABLE, device=device), torch.randn(TABLE[1], device=device)
     p, m, ema = (torch.randn(PARAMETERS, device=device) for _ in range(3))
@@ -58,7 +58,7 @@ def operators(device, apply_gradients):
 
 
 def milliseconds(call, device):
-    """Median of five calls, each waited for."""
+    """The median of five calls, each timed until it is done."""
     times = []
     for _ in range(6):
         begin = time.perf_counter()
@@ -70,7 +70,7 @@ def milliseconds(call, device):
 
 
 def record(calls, file):
-    """One call of each under torch.profiler, with shapes, as a trace."""
+    """Records one call of each under torch.profiler, with shapes, as a trace."""
     with torch.profiler.profile(record_shapes=True) as profiler:
         for name, call in calls.items():
             with torch.profiler.record_function(name):

@@ -1,6 +1,6 @@
-"""An emulated accelerator whose every cost is known: host, queue, caches, clocks. Virtual time: nothing here waits, and no machine's speed matters.
+"""An emulated accelerator whose every cost is known: host, queue, caches, clocks. Time is virtual: nothing waits, and no machine's speed matters.
 
-Costs are those of a data-centre GPU by their order of magnitude; they are stated here and nowhere published. Run by the verifier alone.
+Costs are of the order of a data-centre GPU's; they are set here and not published anywhere. Only the verifier runs this file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ READ_CLOCK_S, RECORD_S, SYNCHRONIZE_S, MAKE_S = 1e-7, 1e-6, 8e-6, 2e-5
 COPY_BYTES_S = 12e9
 TICK_S, EVENT_TICK_S = 4e-3, 5e-7
 AWAKE_S, ASLEEP_S, SLOWEST = 15e-3, 50e-3, 0.6
-"""Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall after ASLEEP_S without any."""
+"""Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall after ASLEEP_S of idling."""
 STALLS_A_SECOND, STALL_S = 4.0, (5e-3, 15e-3)
-"""Somebody else has the device: how often in a second of work, and for how long."""
+"""Someone else uses the device: how often per second of work, and for how long."""
 STEPS_A_SECOND, STEP_S = 2.0, 0.03
-"""The network sets the calendar clock: how often, and by how much at most."""
+"""The network adjusts the calendar clock: how often per second, and by how much at most."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function of known cost. Shares and factors are of `cost_s`, the centre of what calls take in steady state on data that no cache holds."""
+    """A function of known cost. Shares and factors are of `cost_s`: the middle of what calls take in steady state on data that is in no cache."""
 
     cost_s: float
     jitter: float
@@ -45,7 +45,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Scale:
-    """How long things take on a device, seconds. `quiet`, `noisy` and `launch`: from and to; `practice`: what the four practice functions cost."""
+    """How long things take on a device, in seconds. `quiet`, `noisy` and `launch` are ranges; `practice` holds the costs of the four practice functions."""
 
     quiet_s: tuple[float, float]
     noisy_s: tuple[float, float]
@@ -58,7 +58,7 @@ GPU = Scale((15e-6, 4e-3), (20e-3, 30e-3), (3e-6, 6e-6), 32e-6, (4e-5, 2e-3, 3e-
 
 
 def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -> Function:
-    """A function with secret figures. `noisy`: its calls are long, differ by half, and cannot be many."""
+    """A function with secret figures. `noisy`: its calls are long and vary by half, and there is time for only a few."""
     cost_s = float(rng.uniform(*scale.noisy_s) if noisy else np.exp(rng.uniform(*np.log(scale.quiet_s))))
     most = min(32 << 20, cost_s * 2e12)  # no faster than a memory of 2 TB/s
     return Function(
@@ -76,9 +76,9 @@ def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -
 
 @dataclass
 class Device:
-    """The machine while one benchmark uses it. `host_s` and `tail_s`: where the host is, and when all that is queued will have run.
+    """The machine while one benchmark uses it. `host_s` is the host's time; at `tail_s` all queued work will have run.
 
-    A device that really works puts its own clock and core in the place of `_until`, `_wait`, `_run`, `_mark` and `_reached`.
+    A device that does real work overrides `_until`, `_wait`, `_run`, `_mark` and `_reached`.
     """
 
     function: Function
@@ -92,9 +92,9 @@ class Device:
     calls: int = 0
     runs: int = 0
     disturbed = ""
-    """Where the device really works, why nothing can be said of the benchmark; nothing disturbs this one."""
+    """On a device that does real work: why this benchmark cannot be judged. Nothing disturbs the emulated one."""
     rows: list[tuple[str, float, float]] | None = None
-    """With a list, what host and device did is noted in it: name, begin and end in seconds."""
+    """If this is a list, what host and device do is appended to it: name, begin and end in seconds."""
     inputs: dict[int, bool] = field(default_factory=dict)
     events: dict[int, float] = field(default_factory=dict)
     unused: dict[int, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Device:
         self._draws: list[float] = []
 
     def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
-        """Carries out what the benchmark sent; a status and the value of the last command."""
+        """Carries out the benchmark's commands; a status and the value of the last one."""
         value = 0.0
         for code, first, second in commands:
             if self.host_s > self.budget_s:
@@ -146,14 +146,14 @@ class Device:
 
     @property
     def used_s(self) -> float:
-        """How long the benchmark has had the machine: until the host is done and the device, too."""
+        """How long the benchmark has used the machine: until both host and device are done."""
         return max(self.host_s, self.tail_s)
 
     def _call(self, result: int, input_: int) -> None:
         if input_ not in self.inputs:
-            return  # no benchmark can name an input that it does not hold
+            return  # a benchmark cannot name an input that it does not hold
         if not self.calls:
-            self._work(self.function.compile_s)  # which tries variants on the device
+            self._work(self.function.compile_s)  # compiling tries variants on the device
         self.calls += 1
         self._spend(self.function.launch_s)
         if self.function.lazy:
@@ -177,7 +177,7 @@ class Device:
         self._queue(cost_s, "function")
 
     def _queue(self, cost_s: float, name: str = "") -> float:
-        """Puts work of that cost at full speed into the queue; when it will have run. A full queue makes the host wait."""
+        """Queues work that costs this much at full speed; returns when it will have run. A full queue makes the host wait."""
         while self.queued and self.queued[0] <= self.host_s:
             self.queued.popleft()
         if len(self.queued) >= QUEUE_LENGTH:
@@ -206,7 +206,7 @@ class Device:
         return stalled_s
 
     def _symmetric(self) -> float:
-        """Of unit scale, symmetric about 0 and never below -1.9."""
+        """A draw of unit scale, symmetric about 0 and within ±1.9."""
         if not self._draws:
             drawn = self.rng.normal(size=4096)
             self._draws = drawn[np.abs(drawn) < 1.9].tolist()
@@ -217,7 +217,7 @@ class Device:
         self.inputs[id_] = constant
 
     def _work(self, seconds: float) -> None:
-        """The host works on something that takes the device, too, and waits for it."""
+        """Work that occupies the host and the device together."""
         self._wait()
         self._wake(self.host_s)
         self.tail_s = self.worked_until_s = self.host_s + seconds
@@ -225,11 +225,11 @@ class Device:
         self._wait()
 
     def _spend(self, seconds: float) -> None:
-        """The host is busy for so long."""
+        """Keeps the host busy for this long."""
         self._until(self.host_s + seconds)
 
     def _until(self, host_s: float) -> None:
-        """The host goes on then, at the earliest."""
+        """The host goes on at `host_s` at the earliest."""
         self.host_s = max(self.host_s, host_s)
 
     def _wait(self) -> None:
@@ -237,14 +237,14 @@ class Device:
         self._until(self.tail_s)
 
     def _run(self, seconds: float) -> None:
-        """The device has something more to do."""
+        """Gives the device this much more to do."""
 
     def _mark(self, event: int) -> None:
-        """The device will note when it comes to this."""
+        """Queues an event: the device notes when it reaches it."""
         self.events[event] = self._queue(0.0)
 
     def _reached(self, event: int) -> bool:
-        """Whether the device has come to the event, and the host knows."""
+        """Whether the device has reached the event and the host knows it."""
         return self.events.get(event, math.inf) <= self.host_s
 
     def _wake(self, begin_s: float) -> None:

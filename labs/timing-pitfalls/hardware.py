@@ -1,7 +1,7 @@
-"""A device that really works: its calls keep a core of this machine busy, and host and events read this machine's clock.
+"""A device that does real work: its calls keep a core or the GPU of this machine busy, and host and events read real clocks.
 
-How long a call is to take follows from the emulator's caches, clocks and stalls and a secret seed. What this machine does to it comes on top.
-Run by the verifier alone.
+How long a call should take follows from the emulator's caches, clocks and stalls and a secret seed. This machine's own disturbances come on top.
+Only the verifier runs this file.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import numpy as np
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance
 
 STEADY, SHARE = 0.05, 0.05
-"""By how much work may take longer than it was to take, and the share of a function's work that may exceed it."""
+"""By how much work may miss the time it should take, and the share of a function's work that may miss it by more."""
 HELD_UP_S = 2e-4
-"""For how long something else may have the host's core while the host has something to do, or as long as STEADY of what it waits for."""
+"""How long other programs may hold the host's core while the host has something to do; or STEADY of the work it waits for, if that is longer."""
+LAUNCH_S = {"cpu": (1e-5, 2e-5), "cuda": (5e-6, 1e-5)}
+"""From and to, as of `Scale`. On a GPU a real launch in the device's process follows, of another 10 µs or so."""
 
 
-def core_scale(emulator: Any) -> Any:
-    """How long things take on a core: longer than on a GPU, so that passing work on is as little of it as a launch is there."""
-    return emulator.Scale((1e-4, 2e-3), (5e-3, 8e-3), (1e-5, 2e-5), 2e-4, (1.5e-4, 1e-3, 3e-4, 6e-3))
+def real_scale(emulator: Any, device: str) -> Any:
+    """How long things take on a real device: longer than on the emulated GPU, so that handing work to another process is as small a part as a launch there."""
+    return emulator.Scale((1e-4, 2e-3), (5e-3, 8e-3), LAUNCH_S[device], 2e-4, (1.5e-4, 1e-3, 3e-4, 6e-3))
 
 
 def device_class(emulator: Any) -> type:
-    """The emulator's Device, whose work is worked off on a bench."""
+    """The emulator's Device, with its work done on a bench."""
 
     class Device(emulator.Device):  # type: ignore[misc]  # the emulator is loaded by its path
-        """`bench` works, `clock` tells the time and `computed` how much of it this thread has had a core, in seconds.
+        """`bench` works, `clock` tells the time, and `computed` how much of it this thread has had a core, in seconds.
 
-        The host's time stands still while the learner's process has the word and the device nothing to do: what their messages take
-        would otherwise be in every window.
+        The host's time stands still while the learner's process computes and the device has nothing to do, and while the device hands over its
+        notes: every window would otherwise include messages between processes.
         """
 
         def __init__(
@@ -44,9 +46,9 @@ def device_class(emulator: Any) -> type:
             clock: Callable[[], float] = time.perf_counter,
             computed: Callable[[], float] = time.thread_time,
         ) -> None:
-            super().__init__(function, rng, budget_s, core_scale(emulator))
+            super().__init__(function, rng, budget_s, real_scale(emulator, bench.device))
             self.bench, self._real, self._computed_s = bench, clock, computed
-            bench.report()  # of what the benchmark before has left
+            bench.report()  # of what the previous benchmark left
             self._began_s = self._stood_still_s = clock()
             self._queued_events: list[int | None] = []
             self._reports: list[np.ndarray[Any, np.dtype[np.float64]]] = []
@@ -54,7 +56,7 @@ def device_class(emulator: Any) -> type:
             self._asleep_s = 0.0
 
         def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
-            """Carries out what the benchmark sent; a status and the value of the last command."""
+            """Carries out the benchmark's commands; a status and the value of the last one."""
             self._stood_still_s += max(0.0, self._now_s() - self.used_s)
             self._asleep_s = self._off_core_s()
             status, value = super().serve(commands)
@@ -63,9 +65,11 @@ def device_class(emulator: Any) -> type:
 
         @property
         def disturbed(self) -> str:
-            """Whether this machine kept too much of the work from taking its time: empty, or what was seen."""
+            """What kept too much of the work from taking the time it should; empty if nothing did, or nothing is measured."""
+            if self.bench.rehearsed:
+                return ""
             if sum(self._held_up) > SHARE * len(self._held_up):
-                return f"other programs had the host's core in {sum(self._held_up)} of {len(self._held_up)} waits for the device"
+                return f"other programs held the host's core during {sum(self._held_up)} of {len(self._held_up)} waits for the device"
             rows = np.concatenate(self._reports) if self._reports else np.empty((0, 3))
             return disturbance(rows[rows[:, 0] > 0], STEADY, SHARE)
 
@@ -83,8 +87,9 @@ def device_class(emulator: Any) -> type:
         def _wait(self) -> None:
             before_s, since_s = max(0.0, self._off_core_s() - self._asleep_s), self._real()
             report = self.bench.report()
+            self._stood_still_s += self._real() - self.bench.done_s
             if len(report):
-                late_s = before_s + self._real() - max(since_s, report[-1, 2])
+                late_s = before_s + self.bench.done_s - max(since_s, report[-1, 2])
                 self._held_up.append(bool(late_s > max(HELD_UP_S, STEADY * report[:, 0].sum())))
             self._asleep_s = self._off_core_s()
             for event, (_, _, end_s) in zip(self._queued_events, report.tolist(), strict=True):

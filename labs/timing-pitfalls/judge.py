@@ -1,4 +1,4 @@
-"""What is right for this lab: hidden functions of known cost, and what an honest benchmark says of each."""
+"""What is right in this lab: hidden functions of known cost, and what an honest benchmark reports for each."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
+from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
 
 CLAIMED = 0.95
-"""How often an interval says that it holds the true cost."""
+"""How often an interval claims to contain the true cost."""
 SURE = 0.001
-"""How often, at most, intervals that hold what they claim are refused."""
+"""How often, at most, honest intervals are refused."""
 WIDEST_NOISY = 0.5
-"""Half the width, as a share of the estimate, that no interval needs, however calls differ."""
+"""No interval needs a larger half-width than this share of its estimate, however much calls vary."""
 
 
 @cache
 def beside(name: str) -> ModuleType:
-    """A file of this folder that stays with the verifier."""
+    """A file of this folder that only the verifier loads."""
     spec = importlib.util.spec_from_file_location(f"timing_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -44,17 +44,19 @@ def emulator() -> ModuleType:
 
 @cache
 def real_device() -> Any:
-    """A device that really works."""
+    """A device that does real work."""
     return beside("hardware").device_class(emulator())
 
 
 def scale_of(settings: dict[str, Any]) -> Any:
-    """How long things take on the device that the settings are for."""
-    return beside("hardware").core_scale(emulator()) if "bench" in settings else emulator().GPU
+    """How long things take on the device of these settings."""
+    return (
+        beside("hardware").real_scale(emulator(), settings["bench"].device) if "bench" in settings else emulator().GPU
+    )
 
 
 def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]) -> Any:
-    """A device, as new, with that function."""
+    """A fresh device with that function."""
     if "bench" in settings:
         return real_device()(function, rng, settings["budget_s"], settings["bench"])
     return emulator().Device(function, rng, settings["budget_s"])
@@ -62,7 +64,7 @@ def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]
 
 @dataclass
 class Trial:
-    """One benchmark of one function, on a machine of its own. `answer`: what the benchmark returned; empty before that."""
+    """One benchmark of one function, on a fresh machine. `answer` is what the benchmark returned, empty until then."""
 
     name: str
     function: Any
@@ -73,7 +75,7 @@ class Trial:
 
     @property
     def arguments(self) -> list[str]:
-        """What the harness is called with."""
+        """The arguments of the harness."""
         return [self.benchmark]
 
     def serve(self, values: list[Any]) -> list[float]:
@@ -89,7 +91,7 @@ class Trial:
 
     @property
     def late(self) -> bool:
-        """Whether the benchmark has used the machine for longer than it was lent."""
+        """Whether the benchmark has used the machine for longer than it may."""
         return bool(self.device.used_s > self.device.budget_s)
 
     @property
@@ -98,11 +100,11 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """How far the estimate is from the true cost, as a share of it."""
+        """How far the estimate is from the true cost, as a share of that cost."""
         return abs(self.answer[0] / self.cost_s - 1)
 
     def missed(self, nearly: float) -> bool:
-        """Whether the interval does not hold the true cost, nor anything as close to it as `nearly`, a share."""
+        """Whether the interval misses the true cost by more than `nearly`, a share of it."""
         _, low, high = self.answer
         return not low - nearly * self.cost_s <= self.cost_s <= high + nearly * self.cost_s
 
@@ -113,9 +115,9 @@ class Trial:
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """The hidden functions, in an order drawn. Ends early with the first that says nothing usable, and where a machine does not keep still.
+    """The hidden functions in random order. Ends early at the first unusable answer, and on a machine that disturbs too many.
 
-    `nearly` of the settings: a share of the cost by which an interval may miss it and still count: what is left of launch and wait in a long batch of calls.
+    `nearly` of the settings: an interval that misses the cost by up to this share still counts, for the launch and wait that remain in a long batch.
     """
     done: list[Trial] = []
     kinds = [False] * settings["quiet"] + [True] * settings["noisy"]
@@ -135,11 +137,11 @@ PRACTICE = {
     "other": (0.06, True),
     "ragged": (0.5, False),
 }
-"""Functions that `lab run` shows: jitter, and whether unused results are left out."""
+"""The functions of `lab run`: jitter, and whether unused results are skipped."""
 
 
 def practice(settings: dict[str, Any]) -> Iterator[Trial]:
-    """Four functions, the same every time, measured by each of the colleagues and by the learner."""
+    """Four functions, the same every time, measured by each colleague and by the learner."""
     scale = scale_of(settings)
     launch_s = sum(scale.launch_s) / 2
     for seed, ((name, (jitter, lazy)), cost_s) in enumerate(zip(PRACTICE.items(), scale.practice_s, strict=True)):
@@ -159,14 +161,14 @@ def profiled(settings: dict[str, Any]) -> Trial:
 
 
 def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
-    """What host and device did in it: name, whether it was the host, begin and end in seconds."""
+    """What host and device did: name, whether it was the host, begin and end in seconds."""
     return [
         (name.removeprefix("host "), name.startswith("host "), begin, end) for name, begin, end in trial.device.rows
     ]
 
 
 def practice_line(trial: Trial) -> str:
-    """What `lab run` prints of a practice trial."""
+    """What `lab run` prints for a practice trial."""
     if not trial.answer:
         return ""
     said = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
@@ -176,7 +178,7 @@ def practice_line(trial: Trial) -> str:
 
 
 def usable(trial: Trial) -> bool:
-    """Whether the answer is an estimate with an interval around it."""
+    """Whether the answer is an estimate inside its interval."""
     return (
         len(trial.answer) == 3
         and all(map(math.isfinite, trial.answer))
@@ -186,7 +188,7 @@ def usable(trial: Trial) -> bool:
 
 
 def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
-    """Of each criterion: what is wrong (None: nothing), how many functions were judged, and its figure."""
+    """For each criterion: what is wrong (None if nothing), how many functions were judged, and its figure."""
     done = _undisturbed(done)
     odd = next((trial for trial in done if trial.answer and not usable(trial)), None)
     if odd is not None:
@@ -205,22 +207,27 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
-    """The functions of whose benchmark something can be said. Raises BusyMachineError where a real machine left too few of them."""
+    """The functions that can be judged. Raises BusyMachineError where a real machine disturbed too many."""
+    late = next((trial for trial in done if trial.late and trial.device.disturbed), None)
+    if late is not None:
+        raise busy(f"{late.name} ran out of time while this machine disturbed it: {late.device.disturbed}.")
     require_quiet([trial.device for trial in done if not _is_plain(trial)], "functions")
     return [trial for trial in done if _is_plain(trial) or not trial.device.disturbed]
 
 
 def _is_plain(trial: Trial) -> bool:
-    """Whether what is wrong with the benchmark is the same on any machine."""
+    """Whether the benchmark is wrong whatever the machine does."""
     return trial.late or (bool(trial.answer) and not usable(trial))
 
 
 def _odd(trial: Trial) -> str:
-    """What is wrong with the form of an answer."""
+    """What is wrong with the answer itself."""
     if len(trial.answer) == 3 and not any(trial.answer):
-        return f"`benchmark` says that {trial.name} takes no time at all; it costs {_microseconds(trial.cost_s)}."
+        return f"`benchmark` reports that {trial.name} takes no time at all; it costs {_microseconds(trial.cost_s)}."
     said = ", ".join(f"{figure:.6g}" for figure in trial.answer)
-    return f"{trial.name}: `benchmark` returned ({said}); it must be an estimate and the two ends of an interval around it."
+    return (
+        f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an interval around it."
+    )
 
 
 def _wrong_costs(quiet: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
@@ -230,8 +237,8 @@ def _wrong_costs(quiet: list[Trial], settings: dict[str, Any]) -> tuple[str | No
         return None, len(quiet), worst and worst.error
     side = "low" if worst.answer[0] < worst.cost_s else "high"
     problem = (
-        f"{len(wrong)} of {len(quiet)} estimates are further off; the worst: {_microseconds(worst.answer[0])} for a function "
-        f"that costs {_microseconds(worst.cost_s)}, {_times(worst)} too {side}."
+        f"{len(wrong)} of {len(quiet)} estimates are further off. The worst is {_microseconds(worst.answer[0])} for a function "
+        f"that costs {_microseconds(worst.cost_s)}: {_times(worst)} too {side}."
     )
     return problem, len(quiet), worst.error
 
@@ -247,19 +254,19 @@ def _microseconds(seconds: float) -> str:
 
 def _missed(judged: list[Trial], noisy: list[Trial], nearly: float) -> tuple[str | None, int, float | None]:
     share = sum(not trial.missed(nearly) for trial in judged) / len(judged) if judged else None
-    for group, which in ((judged, ""), (noisy, " whose calls differ by half of their cost")):
+    for group, which in ((judged, ""), (noisy, " for functions whose calls vary by half")):
         misses, most = sum(trial.missed(nearly) for trial in group), most_misses(len(group))
         if misses > most:
             problem = (
-                f"{misses} of {len(group)} intervals{which} do not hold the true cost; "
-                f"of honest {CLAIMED:.0%} intervals more than {most} would miss in 1 check of 1,000 at most."
+                f"{misses} of {len(group)} intervals{which} miss the true cost. "
+                f"Honest {CLAIMED:.0%} intervals would miss more than {most} in at most 1 check of 1,000."
             )
             return problem, len(judged), share
     return None, len(judged), share
 
 
 def most_misses(n: int) -> int:
-    """The most misses in `n` that intervals which hold what they claim exceed with a probability of at most SURE."""
+    """The number of misses in `n` that honest intervals exceed with a probability of at most SURE."""
     tail, k = 1.0, -1
     while tail > SURE:
         k += 1
@@ -271,10 +278,10 @@ def _too_wide(judged: list[Trial], settings: dict[str, Any]) -> tuple[str | None
     quiet = [trial for trial in judged if not trial.noisy]
     widest = max(quiet, key=lambda trial: trial.half_width, default=None)
     if widest is not None and widest.half_width > settings["within"]:
-        problem = f"{widest.name}, whose calls differ by less than a tenth: ±{widest.half_width:.0%}."
+        problem = f"{widest.name}, whose calls vary by less than 10%: ±{widest.half_width:.0%}."
         return problem, len(judged), widest.half_width
     loose = next((trial for trial in judged if trial.half_width > WIDEST_NOISY), None)
     problem = (
-        f"{loose.name}: ±{loose.half_width:.0%}; no function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
+        f"{loose.name}: ±{loose.half_width:.0%}. No function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
     )
     return problem, len(judged), widest and widest.half_width

@@ -1,7 +1,7 @@
-"""The machine that a benchmark runs on: what can be asked of it, and two kinds of it.
+"""The machine that a benchmark runs on: the calls it offers, and two implementations of them.
 
-`lab run` and `lab check` connect `Machine` to an emulated accelerator that keeps its own time. `python stopwatch.py` uses `Here`: this
-machine's GPU, or its CPU, through PyTorch. Both answer the same calls.
+`lab run` and `lab check` connect `Machine` to an emulated accelerator, or to a core or GPU that does timed work. `python stopwatch.py` uses
+`Here`: this computer's GPU or CPU, through PyTorch.
 """
 
 import time
@@ -13,13 +13,13 @@ _LONGEST_QUEUE = 2048
 
 
 class OutOfTimeError(RuntimeError):
-    """The machine was lent for a time, and that is used up."""
+    """The benchmark has used up its time on the machine."""
 
 
 class Machine:
-    """An accelerator with a host that drives it. Times are seconds.
+    """An accelerator and the host that drives it. Times are in seconds.
 
-    What is queued runs on the device in order, one after another, while the host goes on.
+    The device runs queued work in order, one piece after another, while the host goes on.
     """
 
     def __init__(self, ask):
@@ -34,41 +34,41 @@ class Machine:
         return Result(self, self._ids, x)
 
     def make_input(self, fill=None):
-        """Another input, with data as the function gets them in production; or all of one value, as `torch.full` makes them.
+        """Makes a new input: data like those in production, or all of one value, as from `torch.full`.
 
-        Made on the host and copied to the device, which has 8 GB for those that are still in use.
+        It is made on the host and copied to the device, which has 8 GB for the inputs still in use.
         """
         self._ids += 1
         self._put(MAKE, self._ids, fill is not None)
         return Input(self, self._ids)
 
     def use(self, result):
-        """Queues work that needs the result, and takes no time. What nobody needs a runtime may leave out."""
+        """Queues work that needs the result and takes no time. A runtime may skip a call whose result nobody needs."""
         self._put(USE, result.id)
 
     def synchronize(self):
-        """Returns when all that was queued has run."""
+        """Returns when all queued work has run."""
         self._put(SYNCHRONIZE)
 
     def event(self):
-        """A mark for the queue; see Event."""
+        """Makes a mark for the queue; see Event."""
         self._ids += 1
         return Event(self, self._ids)
 
     def flush_cache(self):
-        """Queues a write to 48 MB of the device's memory, as much as its cache holds."""
+        """Queues a write to 48 MB of the device's memory, the size of its cache."""
         self._put(FLUSH)
 
     def perf_counter(self):
-        """The host's monotonic clock, as time.perf_counter."""
+        """The host's monotonic clock, like time.perf_counter."""
         return self._get(PERF_COUNTER)
 
     def time(self):
-        """The host's calendar clock, as time.time on a machine whose clock ticks every 4 ms and is set by the network."""
+        """The host's calendar clock, like time.time on a machine whose clock ticks every 4 ms and is adjusted over the network."""
         return self._get(TIME)
 
     def seconds_left(self):
-        """How long this benchmark may still use the machine."""
+        """How much longer this benchmark may use the machine."""
         return self._get(LEFT)
 
     def _put(self, *command):
@@ -84,18 +84,18 @@ class Machine:
         commands, self._queue = self._queue, []
         status, value = self._ask(np.array(commands, dtype=np.int64))
         if status == 1:
-            raise OutOfTimeError("this benchmark has used the machine for all the time it was lent")
+            raise OutOfTimeError("this benchmark has used up its time on the machine")
         if status == 2:
-            raise MemoryError("the device's 8 GB are full: inputs live as long as something refers to them")
+            raise MemoryError("the device's 8 GB are full: an input lives as long as something refers to it")
         if status == 3:
             raise RuntimeError(
-                "an event was asked for before it was recorded, or before the device came to it: synchronize first"
+                "an event was read before it was recorded, or before the device reached it: synchronize first"
             )
         return value
 
 
 class Input:
-    """An input in the device's memory, until nothing refers to it any more."""
+    """An input in the device's memory. It lives until nothing refers to it."""
 
     def __init__(self, machine, id_):
         self.machine, self.id = machine, id_
@@ -105,14 +105,14 @@ class Input:
 
 
 class Result:
-    """What a call will have computed, from an input that lives as long."""
+    """What a call will have computed. It keeps its input alive."""
 
     def __init__(self, machine, id_, x):
         self.machine, self.id, self.x = machine, id_, x
 
 
 class Event:
-    """A mark in the queue: the device notes when it comes to it, on a clock that ticks every half microsecond."""
+    """A mark in the queue. The device notes when it reaches it, on a clock that ticks every half microsecond."""
 
     def __init__(self, machine, id_):
         self.machine, self.id = machine, id_
@@ -122,12 +122,12 @@ class Event:
         self.machine._put(RECORD, self.id)
 
     def elapsed_s(self, end):
-        """Seconds from this mark to another. Both must have been reached: synchronize first."""
+        """Seconds from this mark to `end`. The device must have reached both: synchronize first."""
         return self.machine._get(ELAPSED, self.id, end.id)
 
 
 class Here:
-    """This machine, through PyTorch, with the same calls; on a GPU they are torch.cuda's."""
+    """This computer through PyTorch, with the same calls; on a GPU they are torch.cuda's."""
 
     def __init__(self, device, function, make):
         import torch
@@ -142,7 +142,7 @@ class Here:
         return x if fill is None else self.torch.full_like(x, fill)
 
     def use(self, result):
-        pass  # PyTorch computes whatever is called
+        pass  # PyTorch computes every call
 
     def synchronize(self):
         if self.gpu:
@@ -188,7 +188,7 @@ class GpuEvent:
 
 
 def run(entry, ask, name):
-    """What `lab run` and `lab check` call: one benchmark by its name, on one function. Nothing where there is none of that name."""
+    """Called by `lab run` and `lab check`: runs one benchmark by name on one function. Returns nothing if there is no such benchmark."""
     benchmark = getattr(entry, name, None)
     if benchmark is None:
         return ()

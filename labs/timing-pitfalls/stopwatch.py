@@ -1,4 +1,4 @@
-"""How long does one call take? Three of us have measured it.
+"""How long does one call take? Three of us measured it.
 
 Alone, on a few functions of PyTorch and this machine: python stopwatch.py --device cpu|cuda
 """
@@ -16,7 +16,7 @@ def notebook(function, make_input, machine):
 
 
 def nightly(function, make_input, machine):
-    """From the nightly build, which takes the best of fifty."""
+    """From the nightly build, which keeps the best of fifty."""
     x = make_input(fill=0.0)
     machine.use(function(x))
     machine.synchronize()
@@ -44,7 +44,7 @@ def paper(function, make_input, machine):
 
 
 def benchmark(function, make_input, machine):
-    """What one call of `function` costs, seconds: the estimate, and the ends of an interval that holds the true cost 95 times in 100."""
+    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that contains the true cost 95 times in 100."""
     best = nightly(function, make_input, machine)
     return best, 0.98 * best, 1.02 * best
 

@@ -1,7 +1,7 @@
 """The gate in front of main: which benchmarks did this commit make slower?
 
-Both commits are measured in the same job, in turns. The baseline file says which commit passed last, and no times: those belong to
-the machine of another day.
+Both commits are measured in the same job, alternately. The baseline file names the commit that passed last and holds no times: those belong
+to another day's machine.
 """
 
 import json
@@ -12,13 +12,13 @@ from statistics import median
 
 THRESHOLD = 0.05  # halfway between nothing and the tenth that must not pass
 ROUNDS = 60
-RESERVE = 1.5  # a round may be this much slower than the slowest so far
+RESERVE = 1.5  # a round may be this many times as long as the longest so far
 
 
 def gate(runner, commit, baseline_file):
-    """Names of the benchmarks that `commit` made slower than the last commit that passed; none lets it pass.
+    """Names the benchmarks that `commit` made slower than the last commit that passed; an empty list lets it pass.
 
-    `baseline_file` (a pathlib.Path) is what the job before has left there; before the first job there is none.
+    `baseline_file` (a pathlib.Path) holds what the previous job wrote; before the first job it does not exist.
     """
     slower = []
     if baseline_file.exists():
@@ -30,9 +30,9 @@ def gate(runner, commit, baseline_file):
 
 
 def compare(runner, passed, commit):
-    """The benchmarks in which `commit` is slower than `passed`, by pairs of runs that lie side by side in time."""
+    """The benchmarks in which `commit` is slower than `passed`, judged by pairs of runs next to each other in time."""
     changes = {benchmark: [] for benchmark in runner.benchmarks}  # log of new over old time, pair by pair
-    control = []  # the same of the old commit against itself
+    control = []  # the same for the old commit against itself
     longest = 0.0
     for number in range(ROUNDS):
         left = runner.seconds_left()
@@ -43,12 +43,12 @@ def compare(runner, passed, commit):
         control.append(pair(runner, runner.benchmarks[number % len(runner.benchmarks)], passed, passed))
         longest = max(longest, left - runner.seconds_left())
     if is_slower(control):
-        return []  # the same code came out slower than itself: this machine tells nothing today
+        return []  # the same code came out slower than itself: this machine can tell us nothing today
     return [benchmark for benchmark, logs in changes.items() if is_slower(logs)]
 
 
 def pair(runner, benchmark, old, new):
-    """The logarithm of new over old time, measured one after the other; a coin says which goes first."""
+    """The logarithm of new over old time, measured back to back; a coin toss decides which goes first."""
     if random.random() < 0.5:
         before = runner.run(old, benchmark)
         after = runner.run(new, benchmark)
@@ -59,9 +59,9 @@ def pair(runner, benchmark, old, new):
 
 
 def is_slower(logs):
-    """Whether the middle pair lies above the threshold, and 99 times in 100 the true middle above 0.
+    """Whether the median lies above the threshold, and the true median above 0 with 99% confidence.
 
-    Medians and order statistics: a few stalls among the runs move neither, and no distribution is assumed.
+    A few stalled runs hardly move medians and order statistics, which assume no distribution.
     """
     n, rank, tail = len(logs), 0, 0.5 ** len(logs)
     while tail <= 0.01:

@@ -1,4 +1,4 @@
-"""How long does one call take? Measured on the device's own clock, call by call, each on data that no cache holds.
+"""How long does one call take? Measured call by call on the device's own clock, each on data that is in no cache.
 
 Alone, on a few functions of PyTorch and this machine: python stopwatch.py --device cpu|cuda
 """
@@ -10,7 +10,7 @@ CALLS, WARM_UP_CALLS, WARM_UP_S = 101, 15, 0.03
 
 
 def benchmark(function, make_input, machine):
-    """What one call of `function` costs, seconds: the estimate, and the ends of an interval that holds the true cost 95 times in 100."""
+    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that contains the true cost 95 times in 100."""
     inputs = [make_input() for _ in range(CALLS)]
     warm_up(function, inputs, machine)
 
@@ -27,7 +27,7 @@ def benchmark(function, make_input, machine):
 
 
 def warm_up(function, inputs, machine):
-    """Runs calls until the function is compiled and tuned and the clocks are up."""
+    """Makes calls until the function is compiled and tuned and the clocks are up."""
     begin, calls = machine.perf_counter(), 0
     while calls < WARM_UP_CALLS or machine.perf_counter() - begin < WARM_UP_S:
         machine.use(function(inputs[calls % len(inputs)]))
@@ -36,7 +36,7 @@ def warm_up(function, inputs, machine):
 
 
 def median_with_interval(times):
-    """The median, which stalls do not move, and the order statistics that hold it at least 95 times in 100, however calls are distributed."""
+    """The median, which stalls hardly move, and the order statistics that enclose it at least 95 times in 100, whatever the distribution."""
     times, n, k, tail = sorted(times), len(times), 0, 0.5 ** len(times)
     while tail <= 0.025:
         k += 1

@@ -13,8 +13,13 @@ from ..modules import load_file
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.long
 
-STEPS = ["grade:roofline:solution", "grade:dataloader:solution", "capture:sync-points:starter"]
-"""A check of calls and one of a script, and captures with each tool. `make slow` goes through all the others."""
+STEPS = [
+    "grade:roofline:solution",
+    "grade:dataloader:solution",
+    "grade:timing-pitfalls:solution",
+    "capture:sync-points:starter",
+]
+"""Checks of calls, of a script and of measuring code, and captures with each tool. `make slow` goes through all the others."""
 
 
 @pytest.fixture

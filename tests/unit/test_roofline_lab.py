@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 LAB, SOLUTION = ROOT / "labs" / "roofline", ROOT / "solutions" / "roofline"
-RIGHT = [LAB, SOLUTION, *(ROOT / "tests" / "variants" / "roofline" / name for name in ("fused", "optimizer"))]
+RIGHT = [LAB, SOLUTION, *(ROOT / "tests" / "variants" / "roofline" / name for name in ("fused", "lists", "optimizer"))]
 SETTINGS = {"parameters": [40_000, 50_000], "pushed": [3, 5], "rounds": 2}
 
 
@@ -67,6 +69,19 @@ def test_wrong_answers_are_told_by_name(judge, spoil, said):
     right = load_file(SOLUTION / "step.py").load("cpu")(*inputs)
     wrong = [np.asarray(part) for part in spoil(*(torch.as_tensor(part) for part in right))]
     assert said in judge.judge("update", inputs, wrong, [], SETTINGS)
+
+
+WRONG = [mutant for mutant in load_mutants(find_lab("roofline")) if mutant.criterion == "right-answers"]
+
+
+@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.id)
+def test_wrong_updates_are_told(judge, mutant, tmp_path):
+    write_mutant(find_lab("roofline"), mutant, tmp_path)
+    module, complaints = load_file(tmp_path / "step.py"), []
+    for _, inputs in judge.adversarial(np.random.default_rng(3), SETTINGS):
+        answered = [np.asarray(torch.as_tensor(part).float()) for part in module.load("cpu")(*inputs)]
+        complaints.append(judge.judge("update", inputs, answered, [], SETTINGS) or "")
+    assert any("is off by" in complaint for complaint in complaints)
 
 
 def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):

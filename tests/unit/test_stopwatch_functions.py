@@ -1,4 +1,4 @@
-"""`timing-pitfalls` on real work, whose device is stood in for: the same judge and harness, and a clock that only host and device move."""
+"""`timing-pitfalls` on real work, with a stand-in for the device: the same judge and harness, and a clock that only host and device move."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 from ..modules import load_file
+from ..streams import Stream
 
 pytestmark = pytest.mark.long
 LAB = find_lab("timing-pitfalls")
-DEVICE = LAB.spec.devices["cpu"]
 READING_S = 5e-7
 """By how much the stood-in clock goes on whenever it is read."""
 
 
 class StoodInBench:
-    """A device on a clock of the test's. `stretch`: how many times as long as it should a piece of work takes."""
+    """A core on a clock of the test's. `stretch`: how many times as long as it should a piece of work takes."""
+
+    device, rehearsed = "cpu", False
 
     def __init__(self):
         self.stretch, self.now_s, self.free_s, self.notes = 1.0, 1.0, 1.0, []
@@ -37,9 +40,28 @@ class StoodInBench:
         self.notes.append((seconds, begin, self.free_s))
 
     def report(self):
-        self.now_s = max(self.now_s, self.free_s)
+        self.done_s = self.now_s = max(self.now_s, self.free_s)
         notes, self.notes = self.notes, []
         return np.array(notes, dtype=float).reshape(-1, 3)
+
+
+class GpuBench:
+    """The GPU that does real work, on a stream that is stood in for."""
+
+    device, rehearsed = "cuda", False
+
+    def __init__(self):
+        self.stream = Stream()
+        self.clock = self.stream.clock
+        self.gpu = Gpu(self.stream.spin, self.stream.event, self.clock)
+
+    def work(self, seconds):
+        self.gpu.work(seconds, False)
+
+    def report(self):
+        self.gpu.wait()
+        self.done_s = self.stream.now_s
+        return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
 
 
 @pytest.fixture
@@ -47,19 +69,32 @@ def bench():
     return StoodInBench()
 
 
+@pytest.fixture(params=[StoodInBench, GpuBench], ids=["cpu", "cuda"])
+def either(request):
+    """A bench of each device."""
+    return request.param()
+
+
 @pytest.fixture
-def judge(bench):
-    """The lab's judge, whose real devices read the stood-in clock."""
+def judge():
+    """The lab's judge, whose real devices read the clock of their bench."""
     found = load_file(LAB.path / "judge.py", "judge of timing-pitfalls")
     real = found.beside("hardware").device_class(found.emulator())
-    found.real_device = lambda: lambda *arguments: real(*arguments, clock=bench.clock, computed=bench.clock)
+
+    def device(function, rng, budget_s, bench):
+        return real(function, rng, budget_s, bench, clock=bench.clock, computed=bench.clock)
+
+    found.real_device = lambda: device
     return found
+
+
+def settings_of(bench):
+    return {**LAB.spec.devices[bench.device].settings["judge"], "bench": bench}
 
 
 def check(judge, folder, bench, seed=1):
     """What the judge says of an entry file with `bench` as its device."""
-    settings = {**DEVICE.settings["judge"], "bench": bench}
-    harness = load_file(LAB.path / DEVICE.settings["harness"], "harness of timing-pitfalls")
+    settings, harness = settings_of(bench), load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
     learners, done = load_file(folder / LAB.spec.entry, "entry of timing-pitfalls"), []
     random.seed(seed)
     for trial in judge.trials(np.random.default_rng(seed), settings):
@@ -78,31 +113,31 @@ def failed(found):
 
 
 @pytest.mark.parametrize("folder", [LAB.solution, *variants(LAB, "cpu")], ids=lambda folder: folder.name)
-def test_right_benchmarks_pass(folder, judge, bench):
-    found = check(judge, folder, bench)
+def test_right_benchmarks_pass(folder, judge, either):
+    found = check(judge, folder, either)
     assert not failed(found), found
-    assert set(found) == {criterion.id for criterion in DEVICE.criteria}
+    assert set(found) == {criterion.id for criterion in LAB.spec.devices[either.device].criteria}
 
 
-def test_the_starter_is_wrong(judge, bench):
-    kinds = {criterion.id: criterion.kind for criterion in DEVICE.criteria}
-    assert "correctness" in {kinds[id_] for id_ in failed(check(judge, LAB.path, bench))}
+def test_the_starter_is_wrong(judge, either):
+    kinds = {criterion.id: criterion.kind for criterion in LAB.spec.devices[either.device].criteria}
+    assert "correctness" in {kinds[id_] for id_ in failed(check(judge, LAB.path, either))}
 
 
 @pytest.mark.parametrize("mutant", load_mutants(LAB, "cpu"), ids=lambda mutant: mutant.id)
-def test_a_wrong_answer_fails_its_own_criterion(mutant, judge, bench, tmp_path):
+def test_a_wrong_answer_fails_its_own_criterion(mutant, judge, either, tmp_path):
     write_mutant(LAB, mutant, tmp_path)
-    assert mutant.criterion in failed(check(judge, tmp_path, bench))
+    assert mutant.criterion in failed(check(judge, tmp_path, either))
 
 
 @pytest.fixture
 def machine(judge, bench):
     """What a benchmark is called with: a function of 1 ms on a device that is stood in for; and the trial."""
     function = judge.emulator().Function(1e-3, 0.0, 1e-5, 0.02, (1.0,), 2 << 20, 0.5, 0.1, lazy=False)
-    device = judge.device_for(function, np.random.default_rng(0), {**DEVICE.settings["judge"], "bench": bench})
+    device = judge.device_for(function, np.random.default_rng(0), settings_of(bench))
     device._until_stall_s = 1e9
     trial = judge.Trial("one", function, device)
-    harness = load_file(LAB.path / DEVICE.settings["harness"], "harness of timing-pitfalls")
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
     return harness.Machine(lambda *values: trial.serve(list(values))), trial
 
 
@@ -137,7 +172,7 @@ def test_an_event_has_a_time_when_the_host_has_waited_for_it(machine):
     assert start.elapsed_s(end) == pytest.approx(5e-4, rel=0.01)  # half of the cost: the input lies in the cache
 
 
-def test_a_function_of_which_more_than_one_piece_in_twenty_took_longer_does_not_count(machine, bench):
+def test_a_function_with_more_than_one_piece_in_twenty_off_its_time_does_not_count(machine, bench):
     machine, trial = machine
 
     def flush(stretch):
@@ -150,7 +185,7 @@ def test_a_function_of_which_more_than_one_piece_in_twenty_took_longer_does_not_
         flush(2.0 if number < 2 else 1.0)
     assert not trial.device.disturbed
     flush(2.0)
-    assert trial.device.disturbed == "5% of the work took at least 100.0% longer than it was to take"
+    assert trial.device.disturbed == "5% of the work missed its time by at least 100.0%"
 
 
 def test_a_function_whose_host_was_held_up_in_more_than_one_wait_of_twenty_does_not_count(machine, bench):
@@ -161,6 +196,7 @@ def test_a_function_whose_host_was_held_up_in_more_than_one_wait_of_twenty_does_
         def late():
             found = report()
             bench.now_s += held_up_s
+            bench.done_s = bench.now_s
             return found
 
         bench.report = late
@@ -172,7 +208,39 @@ def test_a_function_whose_host_was_held_up_in_more_than_one_wait_of_twenty_does_
         wait(1e-3 if number < 1 else 0.0)
     assert not trial.device.disturbed
     wait(1e-3)
-    assert trial.device.disturbed == "other programs had the host's core in 2 of 21 waits for the device"
+    assert trial.device.disturbed == "other programs held the host's core during 2 of 21 waits for the device"
+
+
+def test_in_a_rehearsal_nothing_disturbs_a_function(machine, bench):
+    _, trial = machine
+    bench.stretch, bench.rehearsed = 2.0, True
+    trial.device._run(1e-3)
+    trial.device._wait()
+    assert not trial.device.disturbed
+    bench.rehearsed = False
+    assert trial.device.disturbed
+
+
+def test_what_the_device_takes_to_hand_over_its_notes_is_in_no_window(machine, bench):
+    machine, _ = machine
+    report = bench.report
+
+    def slow():
+        found = report()
+        bench.now_s += 0.5
+        return found
+
+    bench.report = slow
+    before = machine.perf_counter()
+    machine.flush_cache()
+    machine.synchronize()
+    assert machine.perf_counter() - before < 1e-2
+
+
+def test_a_benchmark_that_a_disturbed_machine_made_late_does_not_fail(judge, bench):
+    bench.stretch = 10.0
+    with pytest.raises(BusyMachineError, match="ran out of time while this machine disturbed it"):
+        check(judge, LAB.solution, bench)
 
 
 def test_a_machine_that_does_not_keep_still_ends_the_check_early(judge, bench):

@@ -29,9 +29,10 @@ class Queue:
     def __init__(self) -> None:
         self.done_at = 0.0
 
-    def launch(self) -> None:
-        """One operator more: after those before it, and no sooner than now."""
-        self.done_at = max(self.done_at, time.monotonic()) + OPERATOR_S
+    def launch(self, seconds: float = OPERATOR_S, held_s: float = 0.0) -> None:
+        """One more operator, after those before it and no sooner than now; up to `held_s` late, it still ends as if it had followed them at once."""
+        now = time.monotonic()
+        self.done_at = (self.done_at if now <= self.done_at + held_s else now) + seconds
 
     def wait(self, until: float | None = None) -> None:
         """Returns when all of it is done, or what was handed over before that moment."""

@@ -133,11 +133,12 @@ def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
     assert {f"capture:{lab.slug}:{what}:torch" for lab in labs for what in gpu.captured(lab, "torch")} <= set(
         plan
     ) - set(left)
+    assert not any(step.startswith(("capture:timing-pitfalls:", "capture:perf-gate:")) for step in plan)
     assert {"tests", "exploits", "benchmark"} <= set(left)
     assert left["grade:resnet-latency:variant compiled"] == "needs a GPU to compile for"
     assert left["grade:fused-attention:variant triton"] == "needs a GPU to launch Triton's kernels on"
     assert {step.split(":")[1] for step in left if step.endswith(":ncu")} == {"ddp-scaling", "fused-attention"}
-    assert all(f"capture:{lab.slug}:starter:memory" in left for lab in labs)
+    assert all(f"capture:{lab.slug}:{what}:memory" in left for lab in labs for what in gpu.captured(lab, "memory"))
 
 
 @pytest.fixture

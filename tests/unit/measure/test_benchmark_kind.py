@@ -15,7 +15,7 @@ from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.channel.messages import Ask, Ready
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.benchmark import KIND
+from bottleneck_lab.measure.kinds.benchmark import KIND, check
 from bottleneck_lab.measure.kinds.benchmark.check import TrialSession, _result
 from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve, profile
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
@@ -132,6 +132,28 @@ def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
     assert timeline.emulated
     assert timeline.device.start.size == 1
     assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {"cudaDeviceSynchronize"}
+
+
+def test_an_outside_profiler_sees_the_learners_benchmark_on_the_gpu():
+    lab = find_lab("timing-pitfalls")
+    assert KIND.program(lab, "cuda", "nsys")[-3:] == ("stopwatch.py", "--device", "cuda")
+    assert KIND.program(lab, "virtual")[-1] == "stopwatch.py"
+
+
+def test_measuring_code_never_sees_the_gpu_that_it_measures(monkeypatch, tmp_path):
+    asked, end = {}, SimpleNamespace(socket=SimpleNamespace(fileno=lambda: 9))
+
+    def start(*_, gpu):
+        asked["gpu"] = gpu
+        raise LearnerFault("crashed", "no further")
+
+    monkeypatch.setattr(check, "start_worker", start)
+    monkeypatch.setattr(check, "Channel", SimpleNamespace(pair=lambda: (end, end.socket)))
+    lab = find_lab("perf-gate")
+    context = SimpleNamespace(submission=tmp_path, lab=lab, settings=KIND.settings(lab, "cuda"))
+    with pytest.raises(LearnerFault, match="no further"):
+        TrialSession.start(context)
+    assert asked == {"gpu": False}
 
 
 class Course:

@@ -258,11 +258,12 @@ def start_worker(
     shown: Sequence[Path] = (),
     *,
     network: bool = False,
+    gpu: bool = True,
 ) -> Worker:
     """A worker on `folder` that runs `module`, known to the janitor from the first moment.
 
     `hidden` packages are not there for it, where a sandbox can hide them; `shown` folders are, besides the data. With `network` its processes may meet
-    over TCP.
+    over TCP. Without `gpu` it sees no GPU even on `cuda`.
     """
     settings = context.settings
     worker = Worker(
@@ -273,7 +274,7 @@ def start_worker(
         cores=cores,
         threads=settings.threads,
         bound=settings.bind_threads,
-        gpu=context.device == "cuda",
+        gpu=gpu and context.device == "cuda",
         janitor=context.janitor,
         network=network,
     )

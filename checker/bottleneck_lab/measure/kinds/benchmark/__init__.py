@@ -1,4 +1,4 @@
-"""The `benchmark` kind: the learner's measuring code, judged on what it says of things whose true cost the judge knows."""
+"""The `benchmark` kind: the learner's measuring code, judged by what it reports for things whose true cost the judge knows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """harness: the lab's own file through which the learner's code meets the machine. call_s: real seconds that one trial may take."""
+    """harness: the lab's own file that connects the learner's code to the machine. call_s: real seconds that one trial may take."""
 
     harness: str
     call_s: float = 30.0
 
 
 class BenchmarkKind(Kind[BenchmarkSettings]):
-    """Measuring code: on an emulated machine, which keeps its own time, or on this one, whose noise a check has to tell from the code's errors."""
+    """Measuring code, on an emulated machine that keeps its own time, or on this one, whose disturbances a check must tell from the code's errors."""
 
     name = "benchmark"
     settings_type = BenchmarkSettings
@@ -43,10 +43,14 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
         return run(context, on_line)
 
-    def run_note(self, device: Device) -> str:
-        return " The machine is emulated, and so is its time." if device == "virtual" else ""
+    def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
+        command = super().program(lab, device, tool)
+        return (*command, "--device", device) if device == "cuda" else command
 
-    def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the same for each
+    def run_note(self, device: Device) -> str:
+        return " The machine and its time are emulated." if device == "virtual" else ""
+
+    def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the same for every lab
         return ["judge.py", "emulator.py"]
 
 

@@ -1,4 +1,4 @@
-"""The verifier's end of a device that really works: what a judge queues on it, and what it says of that."""
+"""The verifier's end of a device that does real work: what a judge queues on it, and what the device reports."""
 
 from __future__ import annotations
 
@@ -7,52 +7,61 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import numpy as np
 
+from bottleneck_lab.catalog import Device
 from bottleneck_lab.errors import BusyMachineError, MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.device import (
     COMMAND,
+    FAILED,
     REPORT,
     WORK,
     read_soon,
 )
+from bottleneck_lab.measure.rehearsal import rehearsing
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.device"
 
 
 class Bench:
-    """A device with its queue. The host goes on while it works; `report` returns when all has run."""
+    """A device with its queue, `cpu` or `cuda`. The host goes on while it works; `report` returns when everything has run.
 
-    def __init__(self, process: subprocess.Popen[bytes], commands: int, replies: int) -> None:
+    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: whether the device is not there.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], commands: int, replies: int, device: Device) -> None:
         self._hosts = os.sched_getaffinity(0)
         self.process, self._commands, self._replies = process, commands, replies
+        self.device, self.done_s = device, time.perf_counter()
+        self.rehearsed = device == "cuda" and rehearsing()
 
     @classmethod
-    def start(cls) -> Self:
-        """Starts the process. Raises VerifierFault where it does not come up, MachineError on a single core."""
+    def start(cls, device: Device = "cpu") -> Self:
+        """Starts the process. Raises MachineError on a single core or where the device cannot work, VerifierFault where the process ends."""
         if len(os.sched_getaffinity(0)) < 2:
             raise MachineError(
-                "Host and device need a core each, and this process may use one.", "Use `--device virtual`."
+                "Host and device need one core each, and this process may use only one.", "Use `--device virtual`."
             )
         theirs, commands = os.pipe()
         replies, ours = os.pipe()
-        ends = {"--commands": theirs, "--replies": ours}
-        command = [sys.executable, "-I", "-m", PROGRAM, *(str(part) for end in ends.items() for part in end)]
+        options = {"--commands": theirs, "--replies": ours, "--device": device}
+        command = [sys.executable, "-I", "-m", PROGRAM, *(str(part) for option in options.items() for part in option)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs, ours])
         os.close(theirs)
         os.close(ours)
         os.set_blocking(replies, False)
-        bench = cls(process, commands, replies)
+        bench = cls(process, commands, replies, device)
         try:
             bench._part()
-            bench._reply(1)
+            bench._require_ready()
         except BaseException:
             bench.close()
             raise
@@ -73,25 +82,37 @@ class Bench:
         os.close(self._replies)
 
     def _part(self) -> None:
-        """The device on a core of its own, the host on the others: whoever wakes the device would otherwise run in its place."""
+        """Gives the device a core to itself and the host the others: a host that wakes the device would otherwise give up its own core."""
         os.sched_setaffinity(self.process.pid, {max(self._hosts)})
         os.sched_setaffinity(0, beside_the_device())
 
+    def _require_ready(self) -> None:
+        if self._reply(1) == FAILED:
+            raise MachineError(
+                f"The `{self.device}` device cannot be used for timed work: {self._message().decode(errors='replace')}.",
+                "`lab doctor` shows what is missing; `--device virtual` needs no such device.",
+            )
+
     def work(self, seconds: float) -> None:
-        """Queues a piece of work that is to take so long."""
+        """Queues a piece of work that should take this long."""
         self._put(WORK, seconds)
 
     def report(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Of every piece since the last report: the seconds it was to take, begin and end. Waits for the last."""
+        """One row for each piece since the last report: the seconds it should take, its begin, its end. Waits for the last piece."""
         self._put(REPORT)
-        (size,) = struct.unpack("<q", self._reply(8))
-        return np.frombuffer(self._reply(size), dtype=np.float64).reshape(-1, 3)
+        self._reply(1)
+        self.done_s = time.perf_counter()
+        return np.frombuffer(self._message(), dtype=np.float64).reshape(-1, 3)
 
     def _put(self, code: int, seconds: float = 0.0) -> None:
         try:
             os.write(self._commands, COMMAND.pack(code, seconds))
         except BrokenPipeError:
             raise self._gone() from None
+
+    def _message(self) -> bytes:
+        (size,) = struct.unpack("<q", self._reply(8))
+        return self._reply(size)
 
     def _reply(self, size: int) -> bytes:
         found = b""
@@ -108,11 +129,11 @@ class Bench:
 
 @contextmanager
 def judge_settings(context: Context[BenchmarkSettings]) -> Iterator[dict[str, Any]]:
-    """What the judge's functions get: on a real device with a `bench` that works."""
+    """The `settings` of the judge's functions; on a real device, with a `bench`."""
     if context.device == "virtual":
         yield context.settings.judge
         return
-    with Bench.start() as bench:
+    with Bench.start(context.device) as bench:
         context.janitor.follow(bench.process.pid)
         try:
             yield {**context.settings.judge, "bench": bench}
@@ -121,28 +142,32 @@ def judge_settings(context: Context[BenchmarkSettings]) -> Iterator[dict[str, An
 
 
 QUIET, FIRST_LOOK = 0.8, 20
-"""Share of the trials, at least, during which this machine has to keep still, and after how many of them this is looked at."""
+"""The share of trials that this machine must leave undisturbed, and the number of trials after which that is first looked at."""
 
 
 class Disturbed(Protocol):
-    """Something that was measured on this machine. `disturbed`: what kept it from taking its time; empty for nothing."""
+    """Something measured on this machine. `disturbed`: what kept work from taking the time it should; empty if nothing did."""
 
     disturbed: str
 
 
 def is_restless(measured: Sequence[Disturbed]) -> bool:
-    """Whether it is plain that this machine does not keep still."""
+    """Whether this machine has clearly disturbed too many trials."""
     return len(measured) >= FIRST_LOOK and _restless(measured)
 
 
 def require_quiet(measured: Sequence[Disturbed], what: str) -> None:
-    """Raises BusyMachineError where this machine did not keep still for enough of them. `what` they are, in the plural."""
+    """Raises BusyMachineError where this machine disturbed too many trials. `what` they are, in the plural."""
     if _restless(measured):
         shaken = [one for one in measured if one.disturbed]
-        raise BusyMachineError(
-            f"This machine did not keep still for {len(shaken)} of {len(measured)} {what}: in one of them {shaken[0].disturbed}.",
-            "Close what else is running; the emulated machines (`--device virtual`) mind none of it.",
+        raise busy(
+            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them {shaken[0].disturbed}."
         )
+
+
+def busy(seen: str) -> BusyMachineError:
+    """The error for a machine that disturbs what is measured."""
+    return BusyMachineError(seen, "Close other programs, or use `--device virtual`, which they cannot disturb.")
 
 
 def _restless(measured: Sequence[Disturbed]) -> bool:
@@ -150,18 +175,18 @@ def _restless(measured: Sequence[Disturbed]) -> bool:
 
 
 def beside_the_device() -> set[int]:
-    """The cores that a device leaves to its host: all that this process may use but the last."""
+    """The cores left to the host: all that this process may use but the last."""
     mine = os.sched_getaffinity(0)
     return mine - {max(mine)}
 
 
 def stretches(report: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """How many times as long as it was to take each piece took."""
+    """How long each piece took, as a multiple of the time it should take."""
     return [float(stretch) for stretch in (report[:, 2] - report[:, 1]) / report[:, 0]]
 
 
 def disturbance(report: np.ndarray[Any, np.dtype[np.float64]], steady: float, share: float) -> str:
-    """What was seen where more than `share` of the pieces took longer than they were to by more than `steady`; empty where they kept to it."""
-    took = sorted(stretches(report))
-    most = took[math.ceil((1 - share) * len(took)) - 1] - 1 if took else 0.0
-    return f"{share:.0%} of the work took at least {most:.1%} longer than it was to take" if most > steady else ""
+    """What was seen where more than `share` of the pieces missed their time by more than `steady`, either way; empty where they kept to it."""
+    off = sorted(abs(stretch - 1) for stretch in stretches(report))
+    most = off[math.ceil((1 - share) * len(off)) - 1] if off else 0.0
+    return f"{share:.0%} of the work missed its time by at least {most:.1%}" if most > steady else ""

@@ -1,4 +1,4 @@
-"""The check of a `benchmark` lab: trials one after another, in one worker, until the judge has seen enough."""
+"""The check of a `benchmark` lab: one trial after another, in one worker, until the judge has seen enough."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from bottleneck_lab.grading.criteria import describe_criterion, grade_check
+from bottleneck_lab.grading.criteria import describe_criterion, grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
@@ -18,12 +18,13 @@ from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.trials import Found, Judge, Open, Trial
+from bottleneck_lab.measure.rehearsal import rehearsing
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.worker"
 
 
 class TrialSession(Session):
-    """The learner's worker, which asks the machine whatever it likes between a trial's begin and its answer."""
+    """The learner's worker, which may ask the machine anything between the start of a trial and its answer."""
 
     @classmethod
     def start(cls, context: Context[BenchmarkSettings]) -> TrialSession:
@@ -32,7 +33,7 @@ class TrialSession(Session):
         folder, entry, harness = context.submission, context.lab.spec.entry, context.settings.harness
         places = ["--entry", str(folder / entry), "--harness", str(folder / harness), "--socket", str(theirs.fileno())]
         limits = limits_of(context.settings)
-        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()])
+        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()], gpu=False)
         theirs.close()
         session = cls("learner", worker, Channel(ours))
         try:
@@ -44,7 +45,7 @@ class TrialSession(Session):
         return session
 
     def run(self, trial: Trial) -> None:
-        """One trial from its begin to its answer. Raises LearnerFault; not for code that ran out of the machine's time."""
+        """One trial from start to answer. Raises LearnerFault, except for code that ran out of the machine's time."""
         deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
         self._tell(Call(list(trial.arguments)), doing)
         while True:
@@ -64,7 +65,7 @@ class TrialSession(Session):
         try:
             self.channel.send(message)
         except TimedOut:
-            raise self.fault("timed out", f"{doing}: what it was told was not read.") from None
+            raise self.fault("timed out", f"{doing}: your code did not read the machine's answer.") from None
         except Closed:
             raise self.closed(doing) from None
 
@@ -73,18 +74,20 @@ class TrialSession(Session):
             return list(trial.serve(values))
         except (ValueError, Malformed) as error:
             raise self.fault(
-                "tampered", f"{trial.name}: the machine was asked what no harness asks ({error})."
+                "tampered", f"{trial.name}: the machine received a question that the harness never asks ({error})."
             ) from None
 
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
-    """Runs the judge's trials and grades what was said of them."""
+    """Runs the judge's trials and grades the answers; in a rehearsal, whose times mean nothing, every criterion stays unmeasured."""
     judge = cast(Judge, context.judge())
     context.progress("loading your code", 0.05)
     with judge_settings(context) as settings, TrialSession.start(context) as session:
         done = _trials(context, judge, settings, session)
         found = judge.judge(done, settings)
     specs = context.lab.spec.devices[context.device].criteria
+    if context.device == "cuda" and rehearsing():
+        return Measured([not_measured(spec, "since this was a rehearsal") for spec in specs])
     results = [_result(context, spec.id, found[spec.id]) for spec in specs if spec.id in found]
     return Measured(results, details={"trials": len(done)})
 
@@ -92,12 +95,12 @@ def measure(context: Context[BenchmarkSettings]) -> Measured:
 def _trials(
     context: Context[BenchmarkSettings], judge: Judge, settings: dict[str, Any], session: TrialSession
 ) -> list[Trial]:
-    """All of them, or those to the first that ran out of time."""
+    """All of them, or those up to the first that ran out of time."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
     done: list[Trial] = []
     for trial in judge.trials(rng, settings):
-        # Nobody knows beforehand how many there will be.
-        context.progress("trying it out", 0.95 - 0.85 * 0.99 ** len(done))
+        # How many trials there will be is not known in advance.
+        context.progress("running trials", 0.95 - 0.85 * 0.99 ** len(done))
         session.run(trial)
         done.append(trial)
         if trial.late:

@@ -1,4 +1,4 @@
-"""`lab run` and `lab profile` of measuring code: the lab's practice, with the learner's own process and no sandbox."""
+"""`lab run` and `lab profile` of measuring code: the lab's practice trials, in the learner's own process and without a sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 
 
 def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-    """Plays the practice trials and prints a line of each; the exit status of the learner's process."""
+    """Plays the practice trials and prints a line for each; the exit status of the learner's process."""
     judge = cast(Judge, context.judge())
 
     def show(trial: Trial) -> None:
@@ -38,17 +38,17 @@ def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes what host and device of the emulated machine did in one practice trial. Raises UsageError where there is no timeline."""
+    """Writes what host and device of the emulated machine did during one practice trial. Raises UsageError where there is no timeline."""
     if context.device != "virtual":
         raise UsageError(
-            f"A capture of {context.lab.name} shows its emulated machine, and none on `{context.device}`.",
+            f"{context.lab.name} can be captured on its emulated machine only, not on `{context.device}`.",
             "Run `lab profile --device virtual`.",
         )
     judge = context.judge()
     if not hasattr(judge, "profiled"):
         raise UsageError(
-            f"{context.lab.slug} has no timeline to capture: its evidence is what `lab run` prints.",
-            "Run `lab run`, and read its table.",
+            f"{context.lab.slug} has no timeline to capture; its evidence is the output of `lab run`.",
+            "Run `lab run` and read its table.",
         )
     trial = judge.profiled(context.settings.judge)
     status = _play(context, [trial], lambda _trial: None, on_line)
@@ -76,7 +76,7 @@ def _play(
 
 
 def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], None]) -> None:
-    """The machine's end. Whatever the learner's process raises it prints itself, and then it is gone."""
+    """The machine's end. An exception in the learner's process is printed there and ends it."""
     with contextlib.suppress(WireError), contextlib.closing(channel):
         channel.receive(None)
         for trial in trials:
@@ -90,7 +90,7 @@ def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], No
 
 
 def _kineto(rows: Iterable[Row]) -> dict[str, Any]:
-    """The rows as a trace of torch.profiler's form, every one of them named as emulated."""
+    """The rows as a trace in torch.profiler's format, each row marked as emulated."""
     return {
         "schemaVersion": 1,
         "emulated": "Modelled times on an emulated accelerator; not a capture of a GPU.",
@@ -108,7 +108,7 @@ def _labels() -> Iterator[dict[str, Any]]:
 def _event(name: str, host: bool, begin_s: float, end_s: float, *, correlation: int) -> dict[str, Any]:
     waits = host and name == "synchronize"
     category = ("cuda_runtime" if waits else "cpu_op") if host else "kernel"
-    shown = "cudaDeviceSynchronize" if waits else f"emulated: {name}"  # so that whatever reads it knows a wait
+    shown = "cudaDeviceSynchronize" if waits else f"emulated: {name}"  # the name by which readers of traces know a wait
     begin_us, end_us = 1e6 * begin_s, 1e6 * end_s
     if host:
         return emulated_row(category, shown, begin_us, end_us, HOST, HOST, correlation=correlation)

@@ -1,4 +1,4 @@
-"""What the judge of a `benchmark` lab is made of, and the two ends of the conversation that a trial is."""
+"""What a `benchmark` lab's judge and its trials provide. A trial is a conversation between the learner's code and the machine."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from bottleneck_lab.measure.channel.messages import Value
 
 
 class Open(str):
-    """What is wrong with a criterion, where that may be chance: it stays undecided."""
+    """What is wrong with a criterion where it may be chance: the criterion stays undecided."""
 
     __slots__ = ()
 
 
 Found = tuple[str | None, int, float | None]
-"""Of one criterion: what is wrong (None: nothing), how many trials were judged, and its figure (None: it has none)."""
+"""For one criterion: what is wrong (None if nothing), how many trials were judged, and its figure (None if it has none)."""
 Row = tuple[str, bool, float, float]
-"""What an emulated machine did: a name, whether the host did it, begin and end in seconds of its own time."""
+"""Something an emulated machine did: its name, whether the host did it, and begin and end in seconds of the machine's own time."""
 
 
 class Trial(Protocol):
-    """One thing of known cost. The machine that it runs on is emulated, and belongs to the verifier."""
+    """One thing of known cost, on a machine that belongs to the verifier."""
 
     name: str
 
     @property
     def arguments(self) -> Sequence[Value]:
-        """What the harness is called with."""
+        """The arguments of the harness."""
 
     @property
     def late(self) -> bool:
-        """Whether the learner's code has used more of the machine's time than it was given: an exception then is no crash."""
+        """Whether the learner's code has used more machine time than it was given. An exception is then no crash."""
 
     def serve(self, values: list[Any]) -> Sequence[Value]:
-        """Answers one question of the learner's code. Raises ValueError for what no harness asks."""
+        """Answers one question from the learner's code. Raises ValueError for a question that the harness never asks."""
 
     def finish(self, values: list[Any]) -> None:
-        """Takes what the learner's code returned, whatever that is."""
+        """Takes whatever the learner's code returned."""
 
 
 class Judge(Protocol):
     """The functions of a lab's judge.py; `settings` are `judge`'s in lab.toml."""
 
     def trials(self, rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-        """Secret trials, each drawn when the ones before are done."""
+        """Secret trials, each drawn after the previous one is done."""
 
     def judge(self, done: list[Any], settings: dict[str, Any]) -> dict[str, Found]:
-        """What became of each criterion; one that is left out was not reached."""
+        """The result for each criterion; one that is missing was not reached."""
 
     def practice(self, settings: dict[str, Any]) -> Iterable[Trial]:
-        """What `lab run` shows: trials that are the same every time."""
+        """The trials of `lab run`, the same every time."""
 
     def practice_line(self, trial: Any) -> str:
-        """What `lab run` prints of one; empty for nothing."""
+        """What `lab run` prints for one of them; empty for nothing."""
 
 
 Ask = Callable[..., list[Value]]
-"""How a harness asks the machine: values there, values back."""
+"""How a harness asks the machine: values in, values out."""

@@ -1,4 +1,4 @@
-"""The worker process of a `benchmark` lab: calls the learner's code through the lab's harness, which asks the verifier's machine."""
+"""The worker process of a `benchmark` lab: it calls the learner's code through the lab's harness, which asks the verifier's machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bottleneck_lab.measure.worker import as_values, load_module, serve
 
 
 def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
-    """Loads harness and entry once, then runs every trial until the verifier closes the channel. Raises WireError for an unexpected message."""
+    """Loads harness and entry once, then runs trials until the verifier closes the channel. Raises WireError for an unexpected message."""
     run, learners = load_module(harness).run, load_module(entry)
 
     def ask(*values: Value) -> list[Value]:
