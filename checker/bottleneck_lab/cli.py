@@ -75,12 +75,12 @@ _COHORT = {
 """Modules of the extra `cohort`, which only instructors need, and their packages."""
 
 _ANYWHERE = ("list", "doctor", "report", "compare", "verify")
-"""What runs on Windows too. On macOS more does; what needs Linux there says so itself."""
+"""Commands that also run on Windows. macOS runs more; commands that need Linux report it themselves."""
 
 _MODULES = {"list": "list_labs"}
 """Of commands whose module has another name, as `list` is Python's."""
 _GROUPS = ("cohort", "dev")
-"""Commands with commands of their own, named in their module's COMMANDS."""
+"""Commands with subcommands, listed in their module's COMMANDS."""
 
 _PLAIN: dict[str, Any] = {
     "rich_markup_mode": None,
@@ -222,7 +222,7 @@ def _unexpected(error: Exception) -> ExitCode:
 
 
 _PIPE_CLOSED = 141
-"""What a shell reports for a program that SIGPIPE ended. The signal itself stays ignored: a worker that dies must not take the verifier with it."""
+"""The status a shell reports for a program killed by SIGPIPE. The signal itself stays ignored: a dying worker must not take the verifier with it."""
 
 
 def _invoke() -> int:

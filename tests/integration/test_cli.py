@@ -282,7 +282,7 @@ class TestBadInput:
             manifest.write_text(text)
             done = learner.lab("check", at=place)
             assert done.returncode == 4
-            assert "is not complete. → `lab data photos` completes it" in " ".join(done.stderr.split())
+            assert "is incomplete. → `lab data photos` completes it" in " ".join(done.stderr.split())
             assert "not created yet, or incomplete" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):

@@ -26,12 +26,12 @@ Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", 
 EXCLUDED = 0.10
 """\"Same\" says that a change of this size is excluded."""
 TOLERATED_ALONE = 0.05
-"""Two recordings of the same code differ by some percent that their steps do not show: with one capture a side, less than this is no change."""
+"""Two recordings of the same code differ by a few percent that their steps do not show: with one capture per side, less than this is not a change."""
 TOLERATED_REPEATED = 0.02
 ERROR_ALONE = 0.05
 """How often, at most, the interval of the whole step misses."""
 ERROR_PART = 0.01
-"""How often a part's does: there are many, and a part that is said to have changed should have."""
+"""How often a part's interval misses: there are many parts, and one reported as changed should have changed."""
 ERROR_REPEATED = 0.002
 """Of repeated captures, for the whole and all parts together: "worse" is said of anything in the same code once in a thousand comparisons at most, as
 `gate` has it of a suite. Each figure gets its part of this (Bonferroni).
@@ -39,7 +39,7 @@ ERROR_REPEATED = 0.002
 MOST_STEPS = 200
 """Of more steps, evenly spread ones are taken: every pair of two is looked at."""
 NOTABLE_SHARE = 0.005
-"""A figure that is below this share of a step on both sides is not judged: nobody would act on it."""
+"""A figure below this share of a step on both sides is not judged: nobody would act on it."""
 
 
 class FigureChange(msgspec.Struct, frozen=True):

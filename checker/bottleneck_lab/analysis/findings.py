@@ -45,15 +45,15 @@ SMALL_SHARE = 0.30
 SITE_SHARE = 0.30
 OUTGROWN_SHARE = 0.25
 MANY_CALLS = 100
-"""So many calls of operators from one line in one step are a loop that could be one operator."""
+"""This many operator calls from one line in one step are a loop that could be one operator."""
 LONG_CALL_NS = 100_000
 SMALL_NS = 10_000
-"""An operator whose call takes less than this on the CPU spends most of it on being called, not on its numbers."""
+"""An operator call shorter than this on the CPU is mostly call overhead."""
 
 _ELEMENTWISE = re.compile(r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
-"""Operators that a busy CPU should be busy with: their dominating is not a finding."""
+"""Operators that should dominate a busy CPU: that is not a finding."""
 _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 
 
@@ -73,7 +73,7 @@ class Finding(msgspec.Struct, frozen=True):
     expected_gain_ratio: float
     at_most: bool = True
     doubt: str = ""
-    """What the capture lacks of what this rests on; "" where it lacks nothing."""
+    """What this finding needs and the capture lacks; "" if nothing."""
 
 
 class Evidence(msgspec.Struct, frozen=True):

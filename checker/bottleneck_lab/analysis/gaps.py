@@ -59,11 +59,11 @@ OUTSIDE: tuple[Cause, ...] = ("startup", "ending")
 """Idle time that is not a part of the work: before its beginning and after its end."""
 
 Sureness = Literal["certain", "likely", "unsure"]
-"""Certain: the host's own rows say so. Likely: it follows from what was recorded around it. Unsure: nothing was recorded of what the host did."""
+"""Certain: the host's own rows show it. Likely: it follows from what was recorded around it. Unsure: nothing was recorded about the host."""
 _SURE: dict[str, Sureness] = {"launch": "likely", "host": "likely", "between_steps": "likely", "unknown": "unsure"}
 
 LARGEST = 20
-"""So many gaps are listed."""
+"""How many gaps are listed."""
 
 TOGETHER_NS = 20_000
 """A copy call and a wait closer than this belong to one operator."""
@@ -96,7 +96,7 @@ SAID_ON_CPU: dict[str, str] = SAID | {
     "startup": "no operator had run yet",
     "ending": "no operator ran any more",
 }
-"""Where no accelerator was recorded nothing is launched, and a CPU that prepares input is not idle."""
+"""Without an accelerator nothing is launched, and a CPU that prepares input is not idle."""
 
 
 class GapCause(msgspec.Struct, frozen=True):

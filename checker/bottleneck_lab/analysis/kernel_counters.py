@@ -233,7 +233,7 @@ RULES = (
     Rule("sectors", "sectors per request", "", 16, 24, _OWN, derive=_sectors_per_request),
     Rule("lanes", "active lanes per warp", "%", 90, 60, _OWN, derive=_active_lanes),
 )
-"""In the order in which they are read: how much of the machine is used, then why not more."""
+"""In reading order: how much of the machine is used, then why not more."""
 
 
 def read_kernel(counters: KernelCounters) -> KernelFigures:
@@ -292,7 +292,7 @@ def find_targets(kernel: KernelFigures) -> list[Target]:
 
 _DRAM_FULL = 60.0
 WORTHWHILE = 0.15
-"""Share of the waiting below which a cause is not worth a line: gone, it would change little."""
+"""Share of the waiting below which a cause is not worth a line: removing it would change little."""
 
 
 def _global_memory(kernel: KernelFigures) -> Target | None:

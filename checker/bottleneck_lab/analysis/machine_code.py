@@ -42,7 +42,7 @@ _REGISTER_UNIT, _SHARED_UNIT, _WARP_UNIT = 256, 128, 4
 WIDEST_LOAD = 16
 """Bytes that one load of a thread can bring."""
 USUAL_THREADS = 256
-"""Threads a block where the kernel does not state a bound."""
+"""Threads per block if the kernel does not state a bound."""
 
 
 class Occupancy(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 LATENCY_SHARE = 0.2
-"""Below this share of either ceiling neither is what holds the kernel back: too little parallelism, or waiting."""
+"""Below this share of both ceilings, neither limits the kernel: it lacks parallelism, or waits."""
 
 
 def place(

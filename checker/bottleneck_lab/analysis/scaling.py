@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 _TOLD_FROM = 0.01
-"""Share of a step from which on the cost of its broadcasts is named."""
+"""Share of a step above which the cost of broadcasts is reported."""
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     emulated: bool
     cpu_only: bool
     origin_ns: int
-    """Where the capture begins: what moments shown to a reader count from."""
+    """The capture's start, from which times shown to a reader count."""
     start_ns: int
     wall_ns: int
     ranks: list[int]
@@ -70,15 +70,15 @@ class Summary(msgspec.Struct, frozen=True):
     stragglers: list[Straggler]
     findings: list[Finding]
     withheld: list[Finding] = []
-    """What was found but rests on what the capture lacks: nothing that would have to be fixed."""
+    """Findings that depend on data the capture lacks: nothing that needs fixing."""
     collectives: list[CollectiveRow] = []
     roofline: Roofline = Roofline()
     workers: list[WorkerUse] = []
-    """The worker processes of a data loader, where the capture looked inside them."""
+    """A data loader's worker processes, if the capture looked inside them."""
     serving: ServingUse | None = None
-    """The batches of a server, where the capture shows them."""
+    """A server's batches, if the capture shows them."""
     blind: bool = False
-    """Causes, findings and ceilings have been taken out of it: they are the reader's to find."""
+    """Causes, findings and ceilings have been removed: they are the reader's to find."""
 
 
 class Analysis(NamedTuple):

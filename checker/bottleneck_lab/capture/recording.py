@@ -21,7 +21,7 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.sandbox.children import signals_held
 
 MARK = "BOTTLENECK_LAB_CAPTURE"
-"""Environment variable that tells our processes from everybody else's: nsys leaves agents behind that no process group holds."""
+"""Environment variable that marks our processes: nsys leaves agents behind that are in no process group of ours."""
 
 WRITE_S = 60
 """Seconds that a tool has to write its report once asked to stop."""

@@ -21,7 +21,7 @@ from bottleneck_lab.trace import load
 
 TOOLS = ("torch", "nsys", "ncu", "sanitizer", "memory")
 WITHOUT_TIMELINE = ("ncu", "sanitizer")
-"""Tools whose captures say nothing about where a program's whole time went."""
+"""Tools whose captures do not show where a program's overall time went."""
 
 LAB_LAUNCHES = 6
 _KERNEL = re.compile(r"(?:__global__\s[^;{]*?|@triton\.jit\s+def )\b(?!__)(\w+)\s*\(")

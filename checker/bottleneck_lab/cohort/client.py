@@ -31,11 +31,11 @@ Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHints, Standing, Stored)
 MAX_ANSWER_BYTES = 20 << 20
 TIMEOUT_S = 40.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Between tries; the last is repeated."""
+"""Pauses between tries; the last is repeated."""
 PATIENCE_S = 120.0
 
 OnRetry = Callable[[str], None]
-"""Called with a sentence while the server does not answer."""
+"""Called with a sentence whenever the server does not answer."""
 
 
 class _Unanswered(Exception):  # noqa: N818 - what happened, not an error yet

@@ -20,7 +20,7 @@ FROM_CAPTURE = "The diagnosis was compared with the learner's own capture, which
 NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
 AS_TOLD = "When the diagnosis was committed, and with what help, is as reported by the learner's machine."
 NOTHING = Record([], Help(), 0)
-"""The record of a learner who told nothing."""
+"""The record of a learner who submitted none."""
 
 
 class Diagnosis:

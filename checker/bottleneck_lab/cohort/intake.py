@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bottleneck_lab.cohort.intake")
 MOST_AT_ONCE = 64
-"""Requests that share a transaction; the first of them waits for the last."""
+"""Most requests that share a transaction; the first of them waits for the last."""
 DIAGNOSIS = "diagnosis.toml"
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 COUNTED = (Outcome.PASS, Outcome.FAIL)
-"""Outcomes that use up a learner's budget; the others say nothing about the work."""
+"""Outcomes that count against a learner's budget; the others say nothing about the work."""
 
 
 class Lease(msgspec.Struct, frozen=True):

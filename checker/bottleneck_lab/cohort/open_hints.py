@@ -11,9 +11,9 @@ from bottleneck_lab.cohort.membership import Membership, keep_hints_told, load_h
 from bottleneck_lab.errors import LabError
 
 PATIENCE_S = 3.0
-"""A hint does not wait long for a server that is gone."""
+"""A hint does not wait long for an unreachable server."""
 KEPT_S = 24 * 3600.0
-"""How long an answer counts while the server is silent: a cohort that has ended closes nothing for ever."""
+"""How long an answer stays valid while the server is silent, so that an ended cohort does not lock hints forever."""
 
 
 def unlocked_hints(lab: str) -> int | None:

@@ -10,16 +10,16 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.workspace.commitments import Record
 
 MAX_FILE_BYTES = 256 << 10
-"""Of one submitted file; source code stays far below."""
+"""Limit for one submitted file; source code stays far below."""
 MAX_BODY_BYTES = 1 << 20
-"""Of one whole request. The server reads no further."""
+"""Limit for one whole request. The server reads no further."""
 MAX_CAPTURE_BYTES = 16 << 20
-"""Of all files of a capture together, as they are sent."""
+"""Limit for all files of a capture together, as sent."""
 MAX_NAME = 80
 """Characters of a learner's name."""
 
 State = Literal["queued", "running", "done", "failed"]
-"""Of a submission; `failed` when the machine failed too often, which is never the learner's fault."""
+"""A submission's state; `failed` if the machine failed too often, which is never the learner's fault."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.workers import free_slots
 
 TYPICAL_S = 60.0
-"""How long a check is taken to last until some have been measured."""
+"""Assumed length of a check until some have been measured."""
 
 
 class Waiting(NamedTuple):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 CONTEXT = b"bottleneck-lab receipt\n"
-"""Precedes what is signed: a signed receipt can never pass for a signed verdict, nor the other way round."""
+"""Prefix of the signed bytes: a signed receipt can never pass for a signed verdict, or vice versa."""
 
 
 def _canonical(receipt: Receipt) -> bytes:

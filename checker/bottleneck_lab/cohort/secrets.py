@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     pass
 
 _LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
-"""Without those that are mistaken for one another when a code is read off a wall."""
+"""Without characters that are easily confused when a code is read off a wall."""
 
 
 def new_token() -> str:

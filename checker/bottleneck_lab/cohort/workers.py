@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 from bottleneck_lab.cohort.store import tables
 
 SILENT_S = 30.0
-"""A runner that has not been heard of for so long is gone."""
+"""A runner silent for this long counts as gone."""
 
 
 class Slot(msgspec.Struct, frozen=True):

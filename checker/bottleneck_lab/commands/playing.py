@@ -17,7 +17,7 @@ from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.home import home
 
 _MARKED = "0-1 ms"
-"""Stands for a stretch, which nobody but a reader of the capture can mark."""
+"""Placeholder for a stretch, which only a reader of the capture can mark."""
 
 
 def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:

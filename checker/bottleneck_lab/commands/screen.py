@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 from bottleneck_lab.commands.ui import note
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and the share (0–1) that is done."""
+"""Called with the current activity and the share (0–1) that is done."""
 
 
 @cache

@@ -27,7 +27,7 @@ from bottleneck_lab.errors import LabError, MachineError, UsageError
 from bottleneck_lab.grading.verdict import SCHEMA, Verdict
 
 CONTEXT = b"bottleneck-lab verdict\n"
-"""Precedes what is signed, so that a signature made for anything else can never pass for one of a verdict."""
+"""Prefix of the signed bytes, so that no other signature can pass for a verdict's."""
 
 MAX_BYTES = 16 << 20
 """No verdict comes near this size; a larger file is not read."""

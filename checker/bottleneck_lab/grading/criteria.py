@@ -16,7 +16,7 @@ from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialT
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 BUSY_CORES = 0.25
-"""Cores taken by other programs above which a check blames them: contended runs were seen to invert results."""
+"""Cores used by other programs above which a check blames them: contention was seen to invert results."""
 
 PRESSURED_SHARE = 0.05
 """Share of time in which some program waited for a CPU (Linux pressure stall information) that is worth naming."""
@@ -320,7 +320,7 @@ _REASONS: dict[CriterionKind, FailReason] = {
     "mechanism": "the mechanism is still there",
     "diagnosis": "wrong diagnosis",
 }
-"""By kind, the gravest first: wrong output beats slow, and a diagnosis counts when all else may hold."""
+"""By kind, gravest first: wrong output outranks slow, and the diagnosis comes last."""
 
 _ADVICE: dict[FailReason, list[str]] = {
     "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],

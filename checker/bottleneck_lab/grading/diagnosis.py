@@ -28,7 +28,7 @@ NEAR = 0.02
 """A share this close to another figure of the capture is taken to be that one."""
 
 BEYOND_AMDAHL = 1.1
-"""A prediction may be rounded up by so much before it breaks Amdahl's law."""
+"""A prediction may be rounded up by this much before it breaks Amdahl's law."""
 
 _SIGNS_OF = {
     "input-bound": "the main thread waiting in its loading range while the device is idle",
@@ -39,7 +39,7 @@ _SIGNS_OF = {
     "compute-bound": "a device that is busy nearly all the time, with long kernels",
     "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
 }
-"""What a capture must show for each of the common causes: whoever names one must have seen it."""
+"""What a capture must show for each of the common causes."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",

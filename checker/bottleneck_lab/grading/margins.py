@@ -14,12 +14,12 @@ from bottleneck_lab.catalog import CriterionSpec, Device
 from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
-"""Right work must lie above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md says. A count is sure at its
+"""Correct work must be above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md states. A count is sure at its
 target.
 """
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
-"""What of a lab is proved."""
+"""The parts of a lab that are proved."""
 
 
 class Margin(msgspec.Struct, frozen=True):

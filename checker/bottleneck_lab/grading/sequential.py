@@ -27,7 +27,7 @@ Side = Literal["reference", "learner"]
 SELF_TEST_CONFIDENCE = 0.95
 
 SELF_TEST_PAIRS = (12, 24, 48)
-"""Pairs of an A/A test; where a number does not do, measure on to the next before giving up on the machine."""
+"""Pairs of an A/A test: if one number is too few, measure up to the next before giving up on the machine."""
 
 SELF_TEST_MARGIN = 0.2
 """A lab's slow and fixed code are at least 1.5x apart; with the target between them, each is about 1.2x from it."""

@@ -22,10 +22,10 @@ CAUSES = (
     "compute-bound",
     "memory-growth",
 )
-"""What a sibling's cause may be: the same for all labs, so that the choices say nothing."""
+"""The possible causes of a sibling: the same for all labs, so the choices reveal nothing."""
 
 FINDING_OF = {"straggler": "straggler", "compute-bound": "tensor-cores-unused", "memory-growth": "memory-growth"}
-"""The finding that tells a cause where the cause's name is another than the finding's."""
+"""The finding that shows a cause, if it has a different name from the cause."""
 
 LEAST_GAIN = 1.1
 

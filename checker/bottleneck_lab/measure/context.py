@@ -19,7 +19,7 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings, WorkerSettings
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and the share (0–1) of the check that is done."""
+"""Called with the current activity and the share (0–1) of the check that is done."""
 S_co = TypeVar("S_co", bound=Settings, covariant=True)
 
 
@@ -38,7 +38,7 @@ class Context(Generic[S_co]):
     progress: Progress
     rng: random.Random = field(default_factory=random.SystemRandom)
     isolation: dict[str, str] = field(default_factory=dict)
-    """What holds the worker that was started last, and what does not; empty before the first."""
+    """How the last started worker is contained; empty before the first."""
 
     def criterion(self, id_: str) -> CriterionSpec | None:
         """The lab's criterion with that id on this device, if it has one."""

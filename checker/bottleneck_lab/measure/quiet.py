@@ -11,7 +11,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 
 LOOK_S = 3.0
 QUIET_LOOKS = 3
-"""This many quiet samples in a row, since a build pauses for seconds."""
+"""Quiet samples needed in a row, since a build pauses for seconds."""
 
 
 def wait_until_quiet(

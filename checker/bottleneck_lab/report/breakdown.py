@@ -68,7 +68,7 @@ _COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no co
 
 _PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
 _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
-"""Idle time whose causes are not told."""
+"""Idle time whose causes are hidden."""
 
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:

@@ -25,7 +25,7 @@ _LABELS = {
 }
 
 ALWAYS = ("step", "device", "gap", "range")
-"""Groups of which every figure is shown; of the others only what changed, or may have changed by much."""
+"""Groups whose figures are all shown; of the others only those that changed, or may have changed by much."""
 
 TOP = 8
 _MUCH = 1.25

@@ -27,10 +27,10 @@ from bottleneck_lab.report.console_roofline import LETTERS, NARROWEST, draw_roof
 from bottleneck_lab.report.terminal import Sheet
 
 TOP = 5
-"""Rows of a list: what comes after the fifth is never where to begin."""
+"""Rows of a list: the place to begin is never below the fifth."""
 
 _NEARLY_ALL = 0.9
-"""Of a block that is nearly everything, the gain of removing it says nothing: what is inside it does."""
+"""If one block is nearly everything, the gain from removing it says nothing; what is inside it does."""
 
 
 def render_summary(summary: Summary, console: Console) -> None:

@@ -23,7 +23,7 @@ PORT = 9001
 PERMISSION = (
     "If the browser asks whether ui.perfetto.dev may reach this device, allow it: Perfetto fetches the trace from here."
 )
-"""Chrome from version 142 on asks before a public page may reach this machine (Local Network Access)."""
+"""Since version 142, Chrome asks before a public page may reach this machine (Local Network Access)."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ BLIND = (
     "This is the evidence. Causes, findings and the largest possible gain appear once you commit a diagnosis "
     "with `lab diagnose`. `lab hint` helps on the way."
 )
-"""Said wherever a capture of a lab is shown that has not been diagnosed."""
+"""Shown with every capture of a lab that has not been diagnosed."""
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

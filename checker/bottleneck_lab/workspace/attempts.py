@@ -17,7 +17,7 @@ from bottleneck_lab.workspace.atomic import TEMPORARY, explained, publish, remov
 from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
-"""No file of a submission is this large; a data file put in its place would fill the history."""
+"""No submitted source file is this large; a data file in its place would fill the history."""
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace
 from bottleneck_lab.workspace.hints import load_hints
 
 RevealedBy = Literal["", "hints", "revealed", "solution"]
-"""What gave the cause away before it was named: every hint, `lab diagnose --reveal`, or the solution."""
+"""What gave the cause away before it was named: all hints, `lab diagnose --reveal`, or the solution."""
 
 
 class Commitment(msgspec.Struct, frozen=True):

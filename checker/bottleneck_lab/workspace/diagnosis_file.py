@@ -17,7 +17,7 @@ from bottleneck_lab.workspace.folder import Workspace
 Answer = str | float
 
 MAX_BYTES = 1 << 16
-"""Answers fill a page. What takes the reader minutes, such as a key of many thousand parts, does not fit."""
+"""Answers fill a page. This rules out what would take the parser minutes, such as a key of many thousand parts."""
 
 
 def load_answers(folder: Path) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from bottleneck_lab.workspace.lock import locked
 STATE = ".lab"
 SCHEMA = 1
 UNFINISHED = ".running-"
-"""Prefix of what a long command (check, profile) has under way; it belongs to the holder of the work lock."""
+"""Prefix of a long command's (check, profile) unfinished work; it belongs to the holder of the work lock."""
 
 Loaded = TypeVar("Loaded")
 
 GUIDE = ("README.md", "diagnosis.toml")
-"""Handed out beside the files that a lab declares."""
+"""Handed out in addition to the files that a lab declares."""
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.workers import Slot
 
 Progress = Literal["running", "ended", "lost"]
-"""Of a job: `ended` may or may not have left a result; `lost` is known to nobody any more."""
+"""A job's state: `ended` may or may not have left a result; a `lost` job is unknown to everybody."""
 
 
 class Executor(ABC):
@@ -18,7 +18,7 @@ class Executor(ABC):
 
     name: str
     survives: bool
-    """Whether jobs go on when the runner is gone, and are found again by their handle."""
+    """Whether jobs survive the runner and can be found again by their handle."""
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ from bottleneck_lab.cohort.workers import Runner, load_runners
 from bottleneck_lab.grading.verdict import Outcome
 
 STUCK_FAILED = 3
-"""Failed attempts since the last progress from which on somebody is shown as stuck."""
+"""Failed attempts since the last progress after which a learner is shown as stuck."""
 STUCK_MIN = 20.0
 """Or minutes since then, after at least one failed attempt."""
 

@@ -20,7 +20,7 @@ from bottleneck_lab.cohort.view.room import announcements
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 
 SHOWN = 50
-"""The latest so many submissions are listed."""
+"""How many of the latest submissions are listed."""
 
 
 def load_standing(connection: Connection, judge: VerdictReader, person: Person, handle: str, now: float) -> Standing:

@@ -1,4 +1,4 @@
-"""What the verifier, its workers and its device say to each other: one type a message, whose fields, in this order, are the values that travel."""
+"""Messages between the verifier, its workers and its device: one type per message, whose fields, in order, are the values sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker together with its channel: started, watched, spoken to, and blamed when it misbehaves."""
+"""A worker and its channel: started, watched, talked to, and blamed if it misbehaves."""
 
 from __future__ import annotations
 

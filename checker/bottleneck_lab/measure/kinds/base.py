@@ -38,13 +38,13 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     settings_type: type[S]
     criteria: ClassVar[Criteria | None] = None
-    """The criteria that it can decide. None if the lab's judge names them."""
+    """The criteria that the kind can decide. None if the lab's judge names them."""
     required: ClassVar[Collection[str]] = ()
-    """Ids without which none of its labs can be measured."""
+    """Ids of criteria that each of its labs must have."""
     judge_calls: ClassVar[Calls] = {}
     """The functions that a judge.py must have."""
     asks: ClassVar[Collection[str]] = ()
-    """Ids of the questions whose answers it judges itself, against what it measures."""
+    """Ids of the questions whose answers the kind judges itself, against its own measurements."""
     records_itself: ClassVar[bool] = False
     """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is compared with the solution's."""
 

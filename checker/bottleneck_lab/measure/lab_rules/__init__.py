@@ -1,4 +1,4 @@
-"""What every lab must be before anything is measured: complete, consistent, and without files that nobody uses."""
+"""What every lab must be before it is measured: complete, consistent, and without unused files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRANSLATION = re.compile(r"(README|lab)\.[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?\.(md
 
 
 def check_files(lab: Lab) -> list[str]:
-    """Everything that is wrong with the lab's files, each as one sentence."""
+    """Everything wrong with the lab's files, one sentence each."""
     rules = (
         _missing,
         _inconsistent,

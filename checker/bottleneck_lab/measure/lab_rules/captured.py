@@ -1,4 +1,4 @@
-"""Rules that a capture of the shipped workload must meet: what lab.toml says of it must be there to be seen."""
+"""Rules for a capture of the shipped workload: it must show what lab.toml says about it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.measure.lab_rules.declarations import asked_by_kind, at
 
 COSTLY = 1.2
-"""A finding whose removal brings more than this is worth a lab, and a line in lab.toml."""
+"""A finding whose removal gains more than this is worth a lab, and a line in lab.toml."""
 
 
 def captured(lab: Lab, summary: Summary) -> list[str]:
-    """What a capture of the starter shows otherwise than lab.toml says, each as one sentence."""
+    """Where a capture of the starter contradicts lab.toml, one sentence each."""
     figures = figures_of(summary)
     return [*_taught(lab, summary), *_evidence(lab, summary), *_figures(lab, figures)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from bottleneck_lab.catalog import Device, Lab
 
 LEAST_VARIANTS = 3
-"""Fewer right solutions than this do not show that a check accepts more than the reference."""
+"""Fewer correct solutions than this do not show that a check accepts more than the reference."""
 
 
 def variants(lab: Lab, device: Device | None = None) -> list[Path]:

@@ -15,7 +15,7 @@ from bottleneck_lab.measure.lab_rules.declarations import asked_by_kind, at
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 ANNOUNCED = ("on purpose", "deliberately", "the bottleneck is", "inefficient", "wasteful")
-"""What nobody writes beside code that they think is fine."""
+"""Phrases that nobody writes next to code they think is fine."""
 
 
 def spoilers(lab: Lab) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whether bubblewrap works on this machine: the one probe, which tries what a check needs of it."""
+"""Whether bubblewrap works on this machine: the one probe, which tries everything that a check needs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def require_sandbox() -> None:
 
 
 def how_to_allow() -> str:
-    """What to do where bubblewrap does not work."""
+    """What to do if bubblewrap does not work."""
     if find_program("bwrap") is None:
         return how_to_get("bwrap")
     return (

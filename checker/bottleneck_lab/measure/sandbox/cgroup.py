@@ -1,4 +1,4 @@
-"""A cgroup v2 for each worker, where the machine gives us one: exact CPU accounting, a freeze and a kill that nothing escapes."""
+"""A cgroup v2 for each worker, if the machine allows it: exact CPU accounting, and a freeze and a kill that nothing escapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping a worker while another is measured: a control group does it at once; where there is none, signals to its process group do."""
+"""Stopping a worker while another is measured: with a control group at once, otherwise with signals to its process group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker may use, and an object that watches whether it keeps to it."""
+"""A worker's limits, and an object that watches whether it keeps to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker: a program held so that it can do no harm, frozen while another is measured, and ended with everything it started."""
+"""A worker: a contained program, frozen while another is measured, and killed together with everything it started."""
 
 from __future__ import annotations
 

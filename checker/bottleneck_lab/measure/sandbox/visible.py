@@ -1,4 +1,4 @@
-"""What a worker sees of the machine: files, devices, environment, and the bubblewrap command line that shows it nothing else."""
+"""What a worker can see of the machine (files, devices, environment), and the bubblewrap command line that hides the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab's judge says of an answer, whatever the answer is made of."""
+"""A lab's judgement of an answer, whatever its types."""
 
 from __future__ import annotations
 
