@@ -7,16 +7,17 @@ BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
-    """In place, one compiled loop over the arrays for every round of gradients: their state goes to memory and back once for all of them."""
-    for begin in range(0, len(rates), len(gradients)):
-        round_ = rates[begin : begin + len(gradients)]
-        numbers = [[rate, 1 - BETA1**t, 1 - BETA2**t] for t, rate in enumerate(round_, first + begin)]
-        _round(p, m, v, ema, list(gradients[: len(round_)]), torch.tensor(numbers, device=p.device))
+    """In place, one compiled loop over the arrays for every two steps: the state goes to memory and back once for both."""
+    for begin in range(0, len(rates), 2):
+        steps = range(begin, min(begin + 2, len(rates)))
+        numbers = [[rates[step], 1 - BETA1 ** (first + step), 1 - BETA2 ** (first + step)] for step in steps]
+        pushed = [gradients[step % len(gradients)] for step in steps]
+        _steps(p, m, v, ema, pushed, torch.tensor(numbers, device=p.device))
     return p, m, v, ema
 
 
 @torch.compile(dynamic=True)
-def _round(p, m, v, ema, gradients, numbers):
+def _steps(p, m, v, ema, gradients, numbers):
     new_p, new_m, new_v, new_ema = p, m, v, ema
     for g, (rate, correction1, correction2) in zip(gradients, numbers.unbind(), strict=True):
         new_m = BETA1 * new_m + (1 - BETA1) * g
