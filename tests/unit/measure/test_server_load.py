@@ -26,9 +26,9 @@ from bottleneck_lab.measure.kinds.requests.local import compare
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.kinds.requests.messages import Messages, message
 from bottleneck_lab.measure.kinds.requests.stolen import Stolen
-from bottleneck_lab.measure.kinds.server.device import levels
 from bottleneck_lab.measure.kinds.server.judging import seen_by_model
 from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
+from bottleneck_lab.measure.kinds.server.pixels import levels
 from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_plateau
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind, S
 from bottleneck_lab.measure.settings import WorkerSettings
 
@@ -38,6 +39,11 @@ class Loaded(Kind[S]):
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         if tool == "nsys":
             return (sys.executable, "-u", "-m", "bottleneck_lab.measure.kinds.requests.under_load")
+        if tool is not None:
+            raise UsageError(
+                f"`--tool {tool}` does not capture a server under load.",
+                "`lab profile` does, and `lab profile --tool nsys`.",
+            )
         return super().program(lab, device, tool)
 
 

@@ -76,6 +76,9 @@ class Bench(ABC, Generic[S]):
     def bad_requests(self) -> list[bytes]:
         """What has to be refused, as it is sent."""
 
+    def after_load(self, server: ServerSession) -> None:
+        """What is still to be asked of the learner's server when it has been loaded."""
+
     def deciding(self) -> float:
         """Answers that a decision needs of a closed loop."""
         return DECIDING_ANSWERS
@@ -213,6 +216,8 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Found:
                 context.progress("loading your server with requests that do not wait for each other", 0.55)
                 _load_openly(bench, server, max(found.shipped), found)
         found.other_cores = meter.cores()
+        if not found.problems:
+            bench.after_load(server)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.kinds.requests.figures import BLOCKS, WARM_UP_S
@@ -28,6 +29,15 @@ def rates(level: Level, batches: Sequence[Ran]) -> list[float]:
         share * sum(len(batch.means) for batch in block[1:]) * 1e9 / (block[-1].ended_ns - block[0].ended_ns)
         for block in blocks(level, batches)
     ]
+
+
+def device_ms(batches: Sequence[Ran]) -> dict[int, float]:
+    """Median milliseconds that a batch took on the device, by the number of its images."""
+    sizes = {len(batch.means) for batch in batches}
+    return {
+        size: median((batch.ended_ns - batch.started_ns) / 1e6 for batch in batches if len(batch.means) == size)
+        for size in sorted(sizes)
+    }
 
 
 def idle(level: Level, batches: Sequence[Ran]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -17,10 +17,12 @@ from bottleneck_lab.measure.kinds.server.pixels import as_pixels
 
 LIGHT_AT_MOST = 3.0
 """Levels of 255 by which the means of a picture's blocks may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
-SCORES_WITHIN = 2e-4
-"""Scores may be rounded to four digits."""
+SCORES_WITHIN = 1e-3
+"""Scores may be rounded to three digits, and a GPU's differ by 1e-4 with the size of the batch. Those of two pictures differ by 0.5."""
 MAX_COMPARED = 150
 """Pictures whose pixels are compared: each takes as long as a server has for it."""
+SCORED_AGAIN = 16
+"""Pictures that the model runs once more, each alone."""
 
 Array = np.ndarray[Any, Any]
 
@@ -116,6 +118,25 @@ def check_pixels(
         if complaint := judge.compare(as_pixels(image), want):
             return f"The model was given a picture wrongly: {complaint}.", checked
     return None, checked
+
+
+def scores_apart(batches: Sequence[Ran], alone: Callable[[Array], Array]) -> float:
+    """The largest difference between a score that the model gave in a batch and the one that it gives the same picture alone, over the score where that is
+    larger than 1.
+
+    `alone` gives the scores of images, each run by itself. 0 where no pixels were kept.
+    """
+    kept = [
+        (image, batch.scores[row])
+        for batch in batches
+        for row, image in zip(batch.kept, batch.kept_images, strict=True)
+        if batch.kept_images.dtype == batches[0].kept_images.dtype
+    ]
+    chosen = _spread(kept, SCORED_AGAIN)
+    if not chosen:
+        return 0.0
+    images, scores = (np.stack(each) for each in zip(*chosen, strict=True))
+    return float((np.abs(alone(images) - scores) / np.maximum(1, np.abs(scores))).max())
 
 
 def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from bottleneck_lab.measure.kinds.requests.messages import Messages, head
-from bottleneck_lab.measure.kinds.server.device import block_means
+from bottleneck_lab.measure.kinds.server.pixels import block_means
 
 WIDTH, HEIGHT = 1024, 768
 STRIPS = 8

@@ -26,7 +26,7 @@ from bottleneck_lab.measure.kinds.server import ServerSettings, perf_analyzer, t
 from bottleneck_lab.measure.kinds.server.check import Bench, preprocess_s
 from bottleneck_lab.measure.kinds.server.perf_analyzer import FailedError, PerfAnalyzer, Row, read_report, row_of
 from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_plateau
-from bottleneck_lab.measure.kinds.server.session import device_times_s, start_device
+from bottleneck_lab.measure.kinds.server.sizing import size_model, start_device
 from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.server.profiled"
@@ -115,7 +115,7 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
     status, batches = _serve(bench, work, on_line, trace)
     if trace.is_file():
         rows = [(f"inference (batch {len(batch.means)})", batch.started_ns, batch.ended_ns) for batch in batches]
-        add_rows(trace, rows, STANDS_FOR, cut=True)
+        add_rows(trace, rows, None if context.device == "cuda" else STANDS_FOR, cut=True)
     return status
 
 
@@ -134,8 +134,8 @@ def _serve(
 ) -> tuple[int, list[Ran]]:
     """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran. `options`: of its process."""
     context = bench.context
-    times_s = device_times_s(context.settings, preprocess_s(context, bench))
-    with start_device(context, times_s) as device, listen(address_of(context)) as listener:
+    sizing = size_model(context, preprocess_s(context, bench))
+    with start_device(context, sizing) as device, listen(address_of(context)) as listener:
         fds = {
             "--socket": device.script_socket.fileno(),
             "--arena": device.arena.fd,
