@@ -137,6 +137,28 @@ def test_an_open_loop_waits_for_nobody_and_counts_from_when_a_request_was_due(lo
     assert (level.sent_ns >= level.begun_ns).all()
 
 
+def test_a_server_that_reads_no_further_is_heard_all_the_same(load, tmp_path):
+    """A body of more than the server takes: it answers, and closes the connection while the rest is still to be sent."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen(5)
+
+    def refuse():
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 413 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    server = threading.Thread(target=refuse)
+    server.start()
+    due_ns = np.array([0, 200_000_000])
+    level = load.at(str(tmp_path / "s"), due_ns, time.sleep, broken={0: message(HEAD, bytes(4 << 20))})
+    server.join()
+    listener.close()
+    assert level.status.tolist() == [413, 413]
+
+
 def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
     server = Server(tmp_path / "s", lambda number: (0 if number % 4 == 0 else 200, 0.0))
     level = load.open(server.address, 100.0, 0.5, time.sleep)

@@ -91,6 +91,11 @@ class Connection:
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
             except BlockingIOError:
                 return
+            except (BrokenPipeError, ConnectionResetError):
+                self.unsent = memoryview(
+                    b""
+                )  # the server wants no more of it; what it answered may be there to be read
+                return
 
     def read(self) -> bool:
         """Reads what has come; False when the connection is of no more use."""

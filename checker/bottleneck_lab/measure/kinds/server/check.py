@@ -35,7 +35,9 @@ CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
 CLOSED_S = 7.0
 DECIDING_BATCHES = 12
 BROKEN = 6
-"""Bodies that are no JPEG file, in the loop with bad requests."""
+"""Bodies that are not JPEG files, in the loop with bad requests."""
+HUGE_BYTES = 12 << 20
+"""One of them has so many."""
 
 
 @dataclass(kw_only=True)
@@ -91,8 +93,10 @@ class Bench(check.Bench[ServerSettings]):
         return DECIDING_BATCHES * self.context.settings.batch
 
     def _no_jpeg(self, number: int) -> bytes:
-        """Nothing at all, or what begins like a JPEG file and goes on as noise."""
-        return self.strips.header[:2] + self.rng.bytes(2000) if number else b""
+        """Nothing at all, or noise behind the first bytes of a JPEG file: of one, more than any picture has."""
+        sizes = {0: 0, 1: HUGE_BYTES}
+        size = sizes.get(number, 2000)
+        return self.strips.header[:2] + self.rng.bytes(size) if size else b""
 
 
 def measure(context: Context[ServerSettings]) -> Measured:
