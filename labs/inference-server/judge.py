@@ -42,13 +42,13 @@ def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None
     """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the difference."""
     seen = distances(got, want)
     if seen["light"] > LIGHT_AT_MOST:
-        return f"light or colour differ by {seen['light']:.1f} levels of 255"
+        return f"its light or colour differs by {seen['light']:.1f} levels of 255"
     if seen["levels"] < LEVELS_AT_LEAST:
-        return f"it has {seen['levels']:.2f} times the distinct levels: stored in fewer bits"
+        return f"it has {seen['levels']:.2f} times the distinct levels: it was stored in fewer bits"
     if not SHARPNESS_BETWEEN[0] <= seen["sharpness"] <= SHARPNESS_BETWEEN[1]:
-        return f"it has {seen['sharpness']:.2f} times the fine detail: enlarged from fewer pixels, or shrunk without antialiasing"
+        return f"it has {seen['sharpness']:.2f} times the fine detail: it was enlarged from fewer pixels, or shrunk without antialiasing"
     if seen["likeness"] < LIKENESS_AT_LEAST:
-        return f"its fine detail is another (correlation {seen['likeness']:.2f}): a crop off by a pixel, or enlarged from fewer pixels"
+        return f"its fine detail differs (correlation {seen['likeness']:.2f}): the crop is off by a pixel, or it was enlarged from fewer pixels"
     return None
 
 

@@ -8,6 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure import rehearsal
@@ -16,6 +17,7 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
 from bottleneck_lab.measure.kinds.server.device import EmulatedModel, ServingDevice
+from bottleneck_lab.measure.kinds.server.judging import SCORES_WITHIN
 from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.server.pixels import IMAGES, MEAN, STD, levels
 
@@ -124,3 +126,19 @@ def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
         again = verifier.receive(10)
     assert isinstance(again, Scored)
     assert again.scores == pytest.approx(answered.scores[3:6], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(on_the_host, photos, monkeypatch):
+    """The lab's own network, a ResNet-50, on the host."""
+    monkeypatch.delenv(rehearsal.VARIABLE)
+    on_the_host.manual_seed(1)
+    network = load_judge(find_lab("inference-server")).member()
+    files = sorted((photos / "large").glob("*.jpg"))[:8]
+    shown = [np.asarray(Image.open(file).convert("RGB").resize((224, 224))).transpose(2, 0, 1) for file in files]
+    images = on_the_host.from_numpy(((np.stack(shown) / 255 - MEAN) / STD).astype(np.float32))
+    together = network(images).numpy()
+    alone = np.concatenate([network(images[at : at + 1]).numpy() for at in range(8)])
+    assert np.abs(alone - together).max() < 0.1 * SCORES_WITHIN
+    apart = np.abs(together[:, None] - together[None]).max(-1) + 99 * np.eye(8)
+    assert apart.min() > 500 * SCORES_WITHIN

@@ -281,19 +281,19 @@ def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
     said = figures.audit([late, unsent])
     assert (
         said
-        == "The load generator sent 190 of 200 requests, one in a hundred more than 2.4 ms late, on 0.30 cores at most."
+        == "The load generator sent 190 of 200 requests, 1% of them more than 2.4 ms late, and used at most 0.30 cores."
     )
 
 
 def test_the_generator_says_what_a_hypervisor_took_from_it():
     said = figures.audit([made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)])
-    assert "more than 9.0 ms late (0.5 ms without what a hypervisor took), on" in said
+    assert "more than 9.0 ms late (0.5 ms without the time a hypervisor took), and" in said
 
 
 def test_where_nothing_is_answered_no_loops_are_compared():
     said, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
     compare(SimpleNamespace(address="here", follow=None), load, 16, said.append)
-    assert said == ["16 clients at once were answered nothing within 6 s: there is no rate to compare at.\n"]
+    assert said == ["None of 16 concurrent clients got an answer within 6 s, so there is no rate to compare at.\n"]
 
 
 def test_both_loops_are_drawn_to_one_scale():

@@ -196,7 +196,7 @@ def test_what_requests_waited_in_a_window_is_a_sentence():
 
     before = {"model_stats": [told("classify", 5_000_000, 5), told("decode", 0, 0)]}
     after = {"model_stats": [told("classify", 65_000_000, 15), told("decode", 0, 0), told("resnet50", 4_000_000, 2)]}
-    assert say_queues(before, after).endswith("on average, 6.0 ms for classify, 2.0 ms for resnet50.")
+    assert say_queues(before, after).endswith("on average a request waited in queues 6.0 ms for classify, 2.0 ms for resnet50.")
     assert say_queues(after, after).endswith("on average, for nothing.")
 
 

@@ -29,7 +29,7 @@ class Ended(Exception):  # noqa: N818 - says what, as `raise` reads
 
 
 class LocalServer:
-    """The learner's server. `batches`: what a device ran for it; `control`: where it hears what to capture."""
+    """The learner's server. `batches`: what a device ran for it; `control`: the pipe that tells it what to capture."""
 
     def __init__(self, channel: Channel, address: str, control: int) -> None:
         self.address = address
@@ -38,11 +38,11 @@ class LocalServer:
         self._control = control
 
     def tell(self, word: str, value: float) -> None:
-        """Has the server's process `capture` for so many seconds, or sets a constant of the server."""
+        """Has the server's process `capture` for some seconds, or sets a constant of the server."""
         os.write(self._control, f"{word} {value}\n".encode())
 
     def follow(self, seconds: float) -> None:
-        """Notes for so long what a device runs. Raises Ended when the server has gone."""
+        """Records what a device runs for `seconds`. Raises Ended if the server is gone."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._receive(left_s)
@@ -64,12 +64,12 @@ Work = Callable[[LocalServer], None]
 
 
 def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> tuple[Level, Level] | None:
-    """Loads the server in a closed loop, then at that rate in an open one; says what both found, and gives it. None where nothing was answered."""
+    """Loads the server in a closed loop, then at that rate in an open one; shows and returns both. None if nothing was answered."""
     closed = load.closed(server.address, clients, LOOP_S, server.follow)
     rate = closed.rate(LOOP_S)
     if not rate:
         on_line(
-            f"{clients} clients at once were answered nothing within {LOOP_S:.0f} s: there is no rate to compare at.\n"
+            f"None of {clients} concurrent clients got an answer within {LOOP_S:.0f} s, so there is no rate to compare at.\n"
         )
         return None
     opened = load.open(server.address, rate, LOOP_S, server.follow)

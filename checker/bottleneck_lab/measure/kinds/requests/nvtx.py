@@ -45,7 +45,9 @@ def mark() -> None:
     import torch
 
     if torch.version.cuda is None:
-        raise RuntimeError("This PyTorch is built without CUDA, and so without NVTX: nsys would see nothing of it.")
+        raise RuntimeError(
+            "This PyTorch was built without CUDA, and so without NVTX: nsys would not see the server's parts."
+        )
     torch.profiler.record_function = Range  # type: ignore[assignment,misc]  # a class is put in another's place
     os.environ[VARIABLE] = "1"
 

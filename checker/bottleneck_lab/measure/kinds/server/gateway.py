@@ -81,7 +81,7 @@ class Gateway:
         (method, path, *_), headers = await read_head(reader)
         length = int(headers.get("content-length", "0"))
         if length > MOST_BODY_BYTES:
-            writer.write(reply(413, {"error": f"a picture has at most {MOST_BODY_BYTES} bytes"}))
+            writer.write(reply(413, {"error": f"a picture may have at most {MOST_BODY_BYTES} bytes"}))
             return False
         body = await reader.readexactly(length)
         while self._changing.locked():
@@ -89,7 +89,7 @@ class Gateway:
         if (method, path) == ("POST", "/classify"):
             status, said = await upstream.infer(body)
         else:
-            status, said = 404, {"error": "there is POST /classify"}
+            status, said = 404, {"error": "only POST /classify is served"}
         if status >= 500:
             self._complain(str(said["error"]))
         writer.write(reply(status, said))
@@ -117,7 +117,7 @@ class Upstream:
             status, body = await self._ask(infer_request(picture))
         except (OSError, asyncio.IncompleteReadError):
             self.close()
-            return 503, {"error": "Triton is not there"}
+            return 503, {"error": "Triton cannot be reached"}
         return answer_of(status, body)
 
     async def _ask(self, message: bytes) -> tuple[int, bytes]:

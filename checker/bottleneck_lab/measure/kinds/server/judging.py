@@ -63,7 +63,7 @@ def check_answers(level: Level, batches: Sequence[Ran], strips: Strips, *, all_o
     answered = np.flatnonzero(level.status == OK)
     runs = Runs.of(batches)
     if not len(answered) or not len(runs.means):
-        return "Requests were answered that the model was never asked." if len(answered) else None
+        return "Requests were answered, but the model was never asked." if len(answered) else None
     rows, apart = runs.nearest(seen_by_model(strips, level.asked[answered]))
     for number, row, difference in zip(answered, rows, apart, strict=True):
         if problem := _wrong(level, int(number), runs, int(row), float(difference)):
@@ -94,7 +94,7 @@ def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str
     if scores is None or len(scores) != runs.scores.shape[1]:
         return 'its reply is not JSON of the form {"scores": [10 numbers]}.'
     if apart > LIGHT_AT_MOST:
-        return f"it was answered, but the model was never given its picture; the nearest that it got differs by {apart:.0f} levels of 255."
+        return f"it was answered, but the model was never given its picture; the closest one that it got differs by {apart:.0f} levels of 255."
     if runs.ended_ns[row] > level.ended_ns[number]:
         return "it was answered before the model had run its picture."
     if np.abs(scores - runs.scores[row]).max() > SCORES_WITHIN:
@@ -116,7 +116,7 @@ def check_pixels(
         want = judge.reference_pixels(strips.file(pictures[rows[0]]))
         checked += 1
         if complaint := judge.compare(as_pixels(image), want):
-            return f"The model was given a picture wrongly: {complaint}.", checked
+            return f"The model was given a wrong picture: {complaint}.", checked
     return None, checked
 
 

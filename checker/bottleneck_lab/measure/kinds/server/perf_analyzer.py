@@ -27,11 +27,11 @@ WINDOWS, WINDOW_MS = 3, 2000
 """It measures in windows, at least three; its report is of all three."""
 LOOK_S, LIMIT_S = 0.1, 60.0
 _PROBE_S = 10.0
-_ANEW = "`lab data tritonserver` sets it up beside Triton."
+_ANEW = "`lab data tritonserver` installs it with Triton."
 _WHY = (
-    "`lab run` counts from when a request was due, perf_analyzer from when it sends it. At a given rate it sends from 4 threads (--max-threads), each of "
-    "which waits for its answer: what is due meanwhile is sent late or never, and its wait is left out. With --async it waits for no answer. Its moments "
-    "are always those of one draw: compare how many requests a second came of it, too."
+    "`lab run` measures from when a request was due, perf_analyzer from when it sends it. At a given rate it sends from 4 threads (--max-threads), and "
+    "each waits for its answer: requests due meanwhile are sent late or never, and their wait is left out. With --async it does not wait. It always draws "
+    "the same arrival times, so compare the requests/s that it reached, too."
 )
 
 
@@ -51,12 +51,12 @@ class Row:
 
 
 def closed_loop(clients: int) -> tuple[str, ...]:
-    """The options of so many clients, each of which sends when it has its answer."""
+    """The options of a closed loop of so many clients."""
     return ("--concurrency-range", str(clients))
 
 
 def open_loop(rate: float) -> tuple[str, ...]:
-    """The options of so many requests a second that do not wait for each other."""
+    """The options of an open loop at `rate` requests/s."""
     return ("--request-rate-range", f"{rate:.1f}", "--request-distribution", "poisson")
 
 
@@ -80,7 +80,7 @@ def read_report(path: Path, loop: str, by: str) -> Row:
             (row,) = csv.DictReader(file)
         rate, p50_us, p99_us = (float(row[name]) for name in ("Inferences/Second", "p50 latency", "p99 latency"))
     except (OSError, ValueError, KeyError) as error:
-        raise FailedError("its report is not one of one loop") from error
+        raise FailedError("its report does not describe one loop") from error
     return Row(loop, by, rate, p50_us / 1000, p99_us / 1000)
 
 
@@ -99,7 +99,7 @@ class PerfAnalyzer:
     def version(self) -> str:
         """What it calls itself. Raises MachineError, with the remedy, where it is not there or does not start."""
         if not self._program.is_file():
-            raise MachineError("perf_analyzer is not set up.", _ANEW)
+            raise MachineError("perf_analyzer is not installed.", _ANEW)
         try:
             told = subprocess.run(
                 [str(self._program), "--version"],
@@ -159,13 +159,13 @@ def _wait(process: subprocess.Popen[bytes], watch: Callable[[float], None]) -> N
         if process.poll() is not None:
             return
         watch(LOOK_S)
-    raise FailedError(f"it had not ended after {LIMIT_S:.0f} s")
+    raise FailedError(f"it was still running after {LIMIT_S:.0f} s")
 
 
 def show(rows: Sequence[Row], version: str) -> str:
     """Text for a terminal: who found what in each loop, and why they differ."""
     lines = [
-        f"The same with perf_analyzer {version}, which asks Triton itself:",
+        f"The same loops by perf_analyzer {version}, which calls Triton directly:",
         "",
         f"{'':<24}requests/s  p50 ms  p99 ms",
     ]
@@ -176,4 +176,4 @@ def show(rows: Sequence[Row], version: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
+    return (text.strip().splitlines() or ["it printed nothing"])[-1]

@@ -33,7 +33,7 @@ def show_plateau(plateau: Plateau) -> str:
     """Text for a terminal: rate and latency by maximum batch size, the rates drawn."""
     most = max((each.rate for each in plateau.points), default=0.0) or 1.0
     lines = [
-        f"{plateau.clients} clients at once, by maximum batch size:",
+        f"{plateau.clients} concurrent clients, by maximum batch size:",
         "",
         "MAX_BATCH  images  requests/s  p50 ms  p99 ms",
     ]

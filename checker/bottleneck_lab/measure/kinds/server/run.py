@@ -30,7 +30,7 @@ from bottleneck_lab.measure.kinds.server.sizing import size_model, start_device
 from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.server.profiled"
-STANDS_FOR = "an accelerator whose time for a batch is set by what the shipped pre-processing takes on this machine"
+STANDS_FOR = "an accelerator whose time per batch is set from the time of the shipped pre-processing on this machine"
 LOOK_S = 0.1
 POINT_S, CAPTURED_POINT_S = 2.5, 1.5
 """How long each maximum batch size is loaded: in `lab run`, and after a capture."""
@@ -72,7 +72,7 @@ def _by_perf_analyzer(server: LocalServer, bench: Bench, home: Path, url: str, f
     except MachineError as error:
         return f"{error.message} {error.remedy}\n"
     except FailedError as error:
-        return f"perf_analyzer measured nothing: {error}.\n"
+        return f"perf_analyzer gave no result: {error}.\n"
     return perf_analyzer.show([*first, *second], version)
 
 

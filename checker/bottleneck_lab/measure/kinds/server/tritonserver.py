@@ -58,13 +58,13 @@ def environment_for(entry: Path) -> Path | None:
     found = _CHOICE.search(entry.read_text(encoding="utf-8", errors="replace"))
     choice = found[1] if found else CHOICES[0]
     if choice not in CHOICES:
-        raise LearnerFault("crashed", f'SERVER in {entry.name} is "python" or "triton", not "{choice}".')
+        raise LearnerFault("crashed", f'SERVER in {entry.name} must be "python" or "triton", not "{choice}".')
     if choice == "python":
         return None
     if not is_made(NAME):
         raise MachineError(
-            f'{entry.name} asks for Triton (SERVER = "triton"), which is not set up here.',
-            '`lab data tritonserver` sets it up, or says why this machine cannot have it; with SERVER = "python" the lab needs nothing more.',
+            f'{entry.name} asks for Triton (SERVER = "triton"), which is not installed here.',
+            '`lab data tritonserver` installs it, or says why this machine cannot run it. SERVER = "python" needs no Triton: same task, same targets.',
         )
     return dataset_root(NAME)
 
@@ -142,7 +142,7 @@ class Tritonserver:
     def last_words(self) -> str:
         """Why it is gone, as it says itself."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return "\n".join(["tritonserver does not serve:", *_telling(lines)])
+        return "\n".join(["tritonserver failed:", *_telling(lines)])
 
     def end(self) -> None:
         """Ends it with the processes of its models, and what they shared."""
@@ -245,7 +245,11 @@ def device_fds(socket_fd: int, arena_fd: int) -> dict[str, int]:
 
 def show_statistics(told: dict[str, Any]) -> str:
     """Text for a terminal: of each model its batches, how many requests each held, and what a request waited and ran in it."""
-    lines = ["Triton on its models (/v2/models/stats):", "", "model     batches  requests each  queue ms  run ms"]
+    lines = [
+        "Triton's statistics for its models (/v2/models/stats):",
+        "",
+        "model     batches  requests each  queue ms  run ms",
+    ]
     for model in told["model_stats"]:
         times, batches = model["inference_stats"], model["execution_count"]
         each = model["inference_count"] / batches if batches else 0.0
@@ -263,7 +267,7 @@ def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
         waited = {key: queue[key] - since.get(key, 0) for key in ("ns", "count")}
         if waited["count"]:
             waits.append(f"{_mean_ms(waited):.1f} ms for {model['name']}")
-    return f"Triton's statistics: a request waited in queues, on average, {', '.join(waits) or 'for nothing'}."
+    return f"Triton's statistics: on average a request waited in queues {', '.join(waits) or '0 ms'}."
 
 
 def _mean_ms(time_: dict[str, int]) -> float:
@@ -273,7 +277,7 @@ def _mean_ms(time_: dict[str, int]) -> float:
 def _telling(lines: list[str]) -> list[str]:
     """The lines of a log that say what is wrong, without when and where in Triton; or else its last ones. That there is no GPU is nothing wrong."""
     errors = [_STAMP.sub("", line) for line in lines if _STAMP.match(line) and not re.search("CUDA|Cuda|NVML", line)]
-    return (errors or lines)[-LAST_LINES:] or ["it said nothing"]
+    return (errors or lines)[-LAST_LINES:] or ["it printed nothing"]
 
 
 def free_ports(count: int) -> list[int]:
