@@ -202,7 +202,7 @@ def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
     assert serving["batches"] >= 3
     assert {part["name"] for part in serving["parts"]} == {"queue", "preprocess", "h2d", "infer", "postprocess"}
     assert serving["idle_share"] > 0.5
-    assert any(re.search(r"[\d.]+ ms for classify", note) for note in summary["quality"]["notes"])
+    assert any(re.search(r"[\d.]+ ms in the queue of classify", note) for note in summary["quality"]["notes"])
     (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
     assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
     assert summarise(load(kept.with_name("trace.json.gz"))).findings[0].id == "input-starved"

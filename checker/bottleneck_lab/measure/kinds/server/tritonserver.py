@@ -259,15 +259,16 @@ def show_statistics(told: dict[str, Any]) -> str:
 
 
 def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What a request waited in the queue of each model between two tellings, as a sentence."""
+    """How long a request waited in each model's queue between two readings of the statistics, as a sentence."""
     earlier = {model["name"]: model["inference_stats"]["queue"] for model in before.get("model_stats", [])}
     waits = []
     for model in after.get("model_stats", []):
         queue, since = model["inference_stats"]["queue"], earlier.get(model["name"], {})
         waited = {key: queue[key] - since.get(key, 0) for key in ("ns", "count")}
         if waited["count"]:
-            waits.append(f"{_mean_ms(waited):.1f} ms for {model['name']}")
-    return f"Triton's statistics: on average a request waited in queues {', '.join(waits) or '0 ms'}."
+            waits.append(f"{_mean_ms(waited):.1f} ms in the queue of {model['name']}")
+    found = f"on average a request waited {', '.join(waits)}" if waits else "no request waited in a queue"
+    return f"Triton's statistics: {found}."
 
 
 def _mean_ms(time_: dict[str, int]) -> float:
