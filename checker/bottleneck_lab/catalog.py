@@ -126,6 +126,7 @@ class LabSpec(_Spec, frozen=True):
 
     `name` is what learners call it, where the folder's name would tell them the cause. `evidence` is the command that shows what a lab is about:
     a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty where a capture shows none.
+    The lab works without its `optional_datasets`.
     """
 
     title: str
@@ -140,6 +141,7 @@ class LabSpec(_Spec, frozen=True):
     devices: dict[Device, DeviceSpec]
     taught: str = ""
     datasets: list[str] = []
+    optional_datasets: list[str] = []
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
     siblings: list[SiblingSpec] = []

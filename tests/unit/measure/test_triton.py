@@ -605,7 +605,7 @@ def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked,
             found.setdefault(models[each["pid"]].removeprefix("Triton: "), set()).add(each["name"])
     assert found == {**marked, "resnet50": {"queue", "h2d", "infer"}}
     (note,) = load(tmp_path / "trace.json.gz").notes
-    assert re.search(r"[\d.]+ ms for resnet50", note)
+    assert re.search(r"[\d.]+ ms in the queue of resnet50", note)
 
 
 def no_perf_analyzer() -> str:
