@@ -137,6 +137,11 @@ def test_an_open_loop_waits_for_nobody_and_counts_from_when_a_request_was_due(lo
     assert (level.sent_ns >= level.begun_ns).all()
 
 
+def test_an_open_loop_too_short_for_a_request_sends_one(load, tmp_path):
+    level = load.open(Server(tmp_path / "s", lambda _: (200, 0.0)).address, 0.01, 0.05, time.sleep)
+    assert level.status.tolist() == [200]
+
+
 def test_a_server_that_reads_no_further_is_heard_all_the_same(load, tmp_path):
     """A body of more than the server takes: it answers, and closes the connection while the rest is still to be sent."""
     listener = socket.socket(socket.AF_UNIX)

@@ -39,7 +39,7 @@ def p99_ms(latencies_s: Any) -> float:
 
 
 def window_p99s_ms(level: Level, seconds: float) -> list[float]:
-    """The p99 of each window of an open loop of so many seconds, by when the requests were due."""
+    """The p99 of each window of an open loop of `seconds`, by when the requests were due."""
     count = round(seconds / WINDOW_S)
     number = ((level.begun_ns - level.begun_ns[0]) / (seconds * 1e9) * count).astype(int).clip(0, count - 1)
     latencies_s = level.latencies_s()

@@ -78,16 +78,16 @@ def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> t
 
 
 def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:
-    """Loads the server for as long as a capture needs, and has it capture itself meanwhile."""
+    """Loads the server for as long as a capture takes, and has it capture itself meanwhile."""
     threading.Timer(WARM_UP_S, server.tell, ["capture", CAPTURED_S]).start()
     load.closed(server.address, clients, WARM_UP_S + CAPTURED_S + LEAD_S, server.follow)
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the learner's server is put into. `fds`: the options of `program` that name descriptors; `channel`: to whoever speaks of the server.
+    """How the learner's server is started. `fds`: the options of `program` that name descriptors; `channel`: on which its messages arrive.
 
-    `end` closes what is at the other end of the channel, when the server has gone; `options`: more of them, for `program`.
+    `end` closes the other end of the channel when the server is gone; `options`: further ones for `program`.
     """
 
     program: str
@@ -100,7 +100,7 @@ class Place:
 def serve_locally(
     context: Context[Any], place: Place, load: Load, work: Work, on_line: OnLine, trace: Path | None = None
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server until the work on it is done: its exit status, and what a device ran for it. It can be captured to `trace`."""
+    """Runs the learner's server until `work` is done: its exit status, and what a device ran for it. It can be captured to `trace`."""
     theirs, ours = os.pipe()
     server, problems = LocalServer(place.channel, str(address_of(context)), ours), list[LabError]()
     worker = threading.Thread(target=_work, args=(server, load, work, ours, problems), daemon=True)
@@ -109,9 +109,7 @@ def serve_locally(
     options = [part for option, fd in fds.items() for part in (option, str(fd))]
     options += [*place.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(place.program, context, options)
-    temporary = {
-        "TMPDIR": str(context.janitor.folder)
-    }  # what a server that is killed leaves there goes with the folder
+    temporary = {"TMPDIR": str(context.janitor.folder)}  # removed with what a killed server leaves there
     status = stream(command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values()))
     os.close(theirs)
     place.end()
@@ -127,7 +125,7 @@ def address_of(context: Context[Any]) -> Path:
 
 
 def _work(server: LocalServer, load: Load, work: Work, control: int, problems: list[LabError]) -> None:
-    """Waits until the server answers, does the work, and has the server end."""
+    """Waits until the server answers, does the work, and ends the server."""
     try:
         level = load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
         if (level.status == OK).any():

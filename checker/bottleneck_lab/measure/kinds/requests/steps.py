@@ -20,12 +20,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def counts(most: int) -> list[int]:
-    """1, 2, 4, … clients, and at last `most`."""
+    """1, 2, 4, … clients, and finally `most`."""
     return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
 
 
 def step(clients: int, level: Level, seconds: float) -> Step:
-    """What a closed loop of so many seconds says."""
+    """The result of a closed loop of `seconds`."""
     latencies_s = level.latencies_s()
     p50_s, p99_s = (float(np.quantile(latencies_s, share, method="higher")) for share in (0.5, 0.99))
     return Step(clients, level.rate(seconds), p50_s, p99_s)

@@ -1,6 +1,6 @@
-"""The `server` kind: what an inference server sustains against the shipped one, on a device of the verifier's own.
+"""The `server` kind: what an inference server sustains against the shipped one, on a device that the verifier owns.
 
-Loaded as any server is; besides, the device says how long it idled between batches, and every answer is traced to the batch that gave its scores.
+It is loaded like any server. In addition the device reports how long it was idle between batches, and every answer is traced to the batch that gave its scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DECIDING_BATCHES = 12
 BROKEN = 6
 """Bodies that are not JPEG files, in the loop with bad requests."""
 HUGE_BYTES = 12 << 20
-"""One of them has so many."""
+"""The size of one of them."""
 
 
 @dataclass(kw_only=True)
@@ -56,9 +56,7 @@ class Bench(check.Bench[ServerSettings]):
 
     @classmethod
     def prepare(cls, context: Context[ServerSettings], code: Path) -> Bench:
-        """Cuts pictures from photographs that are drawn in secret, for the server in the folder `code`. Raises MachineError where what it runs on is not
-        installed.
-        """
+        """Cuts pictures from photographs drawn in secret, for the server in the folder `code`. Raises MachineError if what it runs on is not installed."""
         triton = environment_for(code / context.lab.spec.entry)
         require_packages("labs", starlette="Starlette", uvicorn="uvicorn", httptools="httptools")
         rng = np.random.default_rng(context.rng.getrandbits(128))
@@ -73,7 +71,7 @@ class Bench(check.Bench[ServerSettings]):
         return session
 
     def after_load(self, server: ServerSession) -> None:
-        """Has the model score some pictures again. Raises VerifierFault where the scores are others: no answer could be judged by them."""
+        """Has the model score some pictures again. Raises VerifierFault if the scores differ: no answer could be judged by them."""
         self.apart = scores_apart(server.batches, cast("DeviceSession", server).scores_alone)
         if self.apart > SCORES_WITHIN:
             raise VerifierFault(
@@ -133,7 +131,7 @@ def preprocess_s(context: Context[ServerSettings], bench: Bench) -> float:
 
 
 def grade(context: Context[ServerSettings], found: Found, compared: int) -> list[CriterionResult]:
-    """All criteria; `compared`: pictures whose pixels were looked at."""
+    """All criteria; `compared`: pictures whose pixels were compared."""
     checked = {"right-answers": (found.checked, "answers"), "right-pixels": (compared, "pictures")}
     results = check.grade_problems(context, found, checked)
     return results if found.problems else results + check.grade_load(context, found, [("idle", _idle(found))])
@@ -159,7 +157,7 @@ def _served(bench: Bench) -> list[str]:
 
 
 def _on_device(bench: Bench) -> str:
-    """What the model is, and what it takes."""
+    """A note on what the model is, and how long it takes."""
     batch, share = bench.context.settings.batch, bench.context.settings.device_share
     took = f"{1000 * bench.device_s:.0f} ms for a batch of {batch} images"
     set_by = f"set to {share:g} of the CPU time that the shipped pre-processing takes for them on this machine"

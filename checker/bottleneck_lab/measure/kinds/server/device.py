@@ -55,7 +55,7 @@ class Model(Protocol):
         """How long to wait before asking again."""
 
     def step_s(self, batch: int) -> float:
-        """Seconds that a batch of so many images takes when nobody has to be waited for."""
+        """Seconds that a batch of so many images takes with nothing else to do."""
 
     def step_again_s(self, batch: int) -> float:
         """The same, measured later."""

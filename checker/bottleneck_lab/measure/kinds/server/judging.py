@@ -1,4 +1,4 @@
-"""Whether what a server answered is right: every reply is traced to the batch of the model that gave its scores."""
+"""Whether a server's answers are right: every reply is traced to the batch that gave its scores."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bottleneck_lab.measure.kinds.server.pictures import Strips
 from bottleneck_lab.measure.kinds.server.pixels import as_pixels
 
 LIGHT_AT_MOST = 3.0
-"""Levels of 255 by which the means of a picture's blocks may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
+"""Levels of 255 by which a picture's block means may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
 SCORES_WITHIN = 1e-3
 """Scores may be rounded to three digits, and a GPU's differ by 1e-4 with the size of the batch. Those of two pictures differ by 0.5."""
 MAX_COMPARED = 150
-"""Pictures whose pixels are compared: each takes as long as a server has for it."""
+"""Pictures whose pixels are compared: each costs as much time as a server spends on one."""
 SCORED_AGAIN = 16
-"""Pictures that the model runs once more, each alone."""
+"""Pictures that the model runs again, each alone."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """All images that the device has run, one row each: what the model saw, what it answered, when it ended."""
+    """All images that the device has run, one row each: what the model saw, its scores, and when the batch ended."""
 
     means: Array
     scores: Array
@@ -45,7 +45,7 @@ class Runs:
         return cls(means, np.concatenate([batch.scores for batch in batches]), ended_ns)
 
     def nearest(self, seen: Array) -> tuple[Array, Array]:
-        """For each picture, of which the model must have seen `seen` (N×588), the image most like it, and by how much the two differ, levels of 255."""
+        """For pictures of which the model must have seen `seen` (N×588): the row most like each, and by how many levels of 255 they differ."""
         square = (seen**2).sum(1)[:, None] + (self.means**2).sum(1)[None] - 2 * seen @ self.means.T
         rows = square.argmin(1)
         return rows, np.abs(self.means[rows] - seen).mean(1)
@@ -105,7 +105,7 @@ def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str
 def check_pixels(
     levels: Sequence[Level], batches: Sequence[Ran], strips: Strips, judge: ModuleType
 ) -> tuple[str | None, int]:
-    """What is wrong with the pixels that were kept, if anything, and how many pictures were compared."""
+    """What is wrong with the kept pixels, if anything, and how many pictures were compared."""
     pictures = np.concatenate([level.asked for level in levels])
     sent = Runs(seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures)))
     checked = 0
@@ -146,5 +146,5 @@ def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:
 
 
 def _spread(items: list[tuple[Array, Array]], most: int) -> list[tuple[Array, Array]]:
-    """At most so many, evenly over all."""
+    """At most `most` of them, spread evenly."""
     return items[:: max(1, -(-len(items) // most))]

@@ -1,6 +1,6 @@
-"""perf_analyzer, the load generator of Triton's own guides, on the same server: its figures beside those of `lab run`.
+"""perf_analyzer, the load generator in Triton's own guides, on the same server: its figures beside those of `lab run`.
 
-It lies in the environment of the Triton server, and asks Triton itself, without the gateway before it.
+It is installed in the environment of the Triton server, and calls Triton directly, without the gateway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 PICTURES = 64
 """Sent over and over."""
 WINDOWS, WINDOW_MS = 3, 2000
-"""It measures in windows, at least three; its report is of all three."""
+"""It measures in at least three windows; its report covers all of them."""
 LOOK_S, LIMIT_S = 0.1, 60.0
 _PROBE_S = 10.0
 _ANEW = "`lab data tritonserver` installs it with Triton."
@@ -41,7 +41,7 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """What one loop came to: which it was, who made it, answers a second, p50 and p99 in ms."""
+    """The result of one loop: its name, who made it, answers/s, p50 and p99 in ms."""
 
     loop: str
     by: str
@@ -74,7 +74,7 @@ def write_pictures(pictures: Sequence[bytes], path: Path) -> None:
 
 
 def read_report(path: Path, loop: str, by: str) -> Row:
-    """What it reports of one loop. Raises FailedError where that is not a report of one."""
+    """Its report of one loop. Raises FailedError if the file is not one."""
     try:
         with path.open(newline="") as file:
             (row,) = csv.DictReader(file)
@@ -85,7 +85,7 @@ def read_report(path: Path, loop: str, by: str) -> Row:
 
 
 def row_of(level: Level, seconds: float, loop: str) -> Row:
-    """What `lab run` itself found in a loop of so many seconds."""
+    """What `lab run` itself found in a loop of `seconds`."""
     found = step(0, level, seconds)
     return Row(loop, "lab run", found.rate, 1000 * found.p50_s, 1000 * found.p99_s)
 
@@ -97,7 +97,7 @@ class PerfAnalyzer:
     home: Path
 
     def version(self) -> str:
-        """What it calls itself. Raises MachineError, with the remedy, where it is not there or does not start."""
+        """Its version. Raises MachineError, with the remedy, if it is missing or does not start."""
         if not self._program.is_file():
             raise MachineError("perf_analyzer is not installed.", _ANEW)
         try:
@@ -119,9 +119,9 @@ class PerfAnalyzer:
     def run(
         self, url: str, folder: Path, loop: Sequence[str], janitor: Janitor, watch: Callable[[float], None]
     ) -> Path:
-        """Has it make one loop with `pictures.json` of the folder: its report. `watch` is called meanwhile, with how many seconds it may take.
+        """Runs one loop with the folder's `pictures.json`; the path of its report. `watch` is called meanwhile, with the seconds it may take.
 
-        Raises FailedError where it fails.
+        Raises FailedError if it fails.
         """
         report, log = folder / "report.csv", folder / "log"
         with log.open("wb") as out:
@@ -149,7 +149,7 @@ class PerfAnalyzer:
         return self.home / "env" / "bin" / "perf_analyzer"
 
     def _environment(self) -> dict[str, str]:
-        """It is linked to a CUDA library, which lies beside it."""
+        """With the CUDA library that it is linked to."""
         libraries = self.home.glob("env/lib/python3*/site-packages/nvidia/cuda_runtime/lib")
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))}
 
@@ -163,7 +163,7 @@ def _wait(process: subprocess.Popen[bytes], watch: Callable[[float], None]) -> N
 
 
 def show(rows: Sequence[Row], version: str) -> str:
-    """Text for a terminal: who found what in each loop, and why they differ."""
+    """Text for a terminal: both tools' figures for each loop, and why they differ."""
     lines = [
         f"The same loops by perf_analyzer {version}, which calls Triton directly:",
         "",

@@ -1,4 +1,4 @@
-"""An inference server with its device, and the verifier's word to both."""
+"""An inference server with its device, in a check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCORING_S = 30.0
 
 
 class DeviceSession(ServerSession):
-    """A server in a sandbox at one end, the verifier's device process at the other. `batches`: what the device has run, in order."""
+    """A server in a sandbox with the verifier's device process. `batches`: what the device has run, in order."""
 
     device: DeviceProcess
 
@@ -35,7 +35,7 @@ class DeviceSession(ServerSession):
         sizing: Sizing,
         triton: Path | None = None,
     ) -> Self:
-        """Starts the device, then the server (Triton, where there is an environment for it), and waits until its code is loaded."""
+        """Starts the device, then the server (Triton, if there is an environment for it), and waits until its code is loaded."""
         address = context.janitor.folder / f"{role}.sock"
         device = start_device(context, sizing)
         try:

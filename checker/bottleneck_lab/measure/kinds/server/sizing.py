@@ -1,6 +1,6 @@
-"""How much work the model is on this machine: so much that its device takes a stated share of the time that the host's part takes.
+"""The size of the model on this machine: such that the device takes a stated share of the time that the host's part takes.
 
-A host and a device come in every ratio. Beside a fast device nothing but the host would matter, and beside a slow one nothing that a learner can change.
+Hosts and devices come in every ratio. With a fast device only the host would matter, and with a slow one nothing that a learner can change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bottleneck_lab.measure.rehearsal import rehearsing
 
 DEVICE = "bottleneck_lab.measure.kinds.server.device"
 PROBED_MEMBERS = 4
-"""Members of the ensemble whose time is measured first: copies and launches, of which there is one a batch, are then a small part of it."""
+"""Members of the ensemble that is timed first, so that the copies and the launch, one of each per batch, are a small part of the time."""
 SHARES = (0.75, 1.3)
-"""What a GPU's time may be, over the time that was wanted. An ensemble has a whole number of members, and a GPU its own clocks."""
+"""Limits of the GPU's time over the wanted time: an ensemble has a whole number of members, and a GPU changes its clocks."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """`picture_s`: CPU time of the shipped pre-processing. `batch_s`: what a full batch is to take on the device.
+    """`picture_s`: CPU time of the shipped pre-processing. `batch_s`: how long a full batch should take on the device.
 
     fixed_s, image_s: what an emulated device takes for any batch, and for each image in it. members: networks of the ensemble on a GPU, which is real.
     """
@@ -50,7 +50,7 @@ UNSIZED = Sizing(0.0, 0.0)
 
 
 def size_model(context: Context[ServerSettings], picture_s: float) -> Sizing:
-    """The model for a machine whose shipped pre-processing needs `picture_s` for a picture. Raises VerifierFault where the device does not start."""
+    """The model for a machine whose shipped pre-processing needs `picture_s` for a picture. Raises VerifierFault if the device does not start."""
     settings = context.settings
     batch_s = settings.device_share * picture_s * settings.batch
     if context.device == "cuda":
@@ -66,7 +66,7 @@ def _members(context: Context[ServerSettings], batch_s: float) -> int:
 
 
 def start_device(context: Context[ServerSettings], sizing: Sizing) -> DeviceProcess:
-    """A device with the model on it. Raises VerifierFault where it does not start, or where the GPU and the CPU are too unlike each other."""
+    """A device with the model. Raises VerifierFault if it does not start, or if no ensemble fits this GPU and CPU."""
     device = _launch(context, sizing)
     ratio = device.step_s / sizing.batch_s
     if not (rehearsing() or SHARES[0] <= ratio <= SHARES[1]):
