@@ -51,6 +51,8 @@ NOT_REHEARSED = {
     "ENABLED = True": "needs a GPU to launch Triton's kernels on",
 }
 """What a submission says that cannot run on a device that is not there (bottleneck_lab/measure/rehearsal.py), and why not."""
+ON_TRITON = 'SERVER = "triton"'
+"""What the entry file of a submission says whose models are served by a Triton Inference Server."""
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
 """Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal."""
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
@@ -189,8 +191,17 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
         why := next((NOT_REHEARSED[word] for word in NOT_REHEARSED for s in sources if word in s), "")
     ):
         return why
+    if any(ON_TRITON in source for source in sources) and not has_triton():
+        return "needs a Triton Inference Server (lab data tritonserver)"
     without_dali = any("nvidia.dali" in source for source in sources) and not installed("nvidia-dali-cuda130")
     return "needs nvidia-dali-cuda130" if without_dali else ""
+
+
+def has_triton() -> bool:
+    """Whether a Triton Inference Server is set up."""
+    from bottleneck_lab.workspace.dataset import is_made
+
+    return is_made("tritonserver")
 
 
 def not_rehearsed(lab: Any, tool: str) -> str:
@@ -206,14 +217,16 @@ def installed(distribution: str) -> bool:
 
 
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
-    """What a tool records of a lab. Where recording is the exercise, the solution is a profiler itself and the starter records nothing.
+    """What a tool records of a lab. If recording is the exercise, the solution is a profiler itself and the starter records nothing.
 
-    The GPU work of labs about measuring is the checker's own.
+    The GPU work of labs about measuring is the checker's own. A server is recorded under load, which two tools can do.
     """
     if lab.spec.measure == "benchmark":
         return ()
     if lab.spec.measure == "finding":
         return ("solution",) if tool == "torch" else ("starter",)
+    if lab.spec.measure in ("server", "requests") and tool not in ("torch", "nsys"):
+        return ()
     return ("starter", "solution")
 
 

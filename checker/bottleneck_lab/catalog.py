@@ -127,6 +127,7 @@ class LabSpec(_Spec, frozen=True):
 
     `name` is its name for learners, if the folder's name would give the cause away. `evidence` is the command that shows what a lab is about:
     a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty if a capture shows none.
+    The lab works without its `optional_datasets`.
     """
 
     title: str
@@ -141,6 +142,7 @@ class LabSpec(_Spec, frozen=True):
     devices: dict[Device, DeviceSpec]
     taught: str = ""
     datasets: list[str] = []
+    optional_datasets: list[str] = []
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
     siblings: list[SiblingSpec] = []

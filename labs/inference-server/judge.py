@@ -1,4 +1,4 @@
-"""What is right for this lab: the pixels that the model has to be given, and the shipped server's work, for calibration."""
+"""What is right for this lab: the pixels that the model must get. For calibration also the shipped server's work, and the model itself on a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import io
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bottleneck_lab.measure.rehearsal import rehearsing
+
 HERE = Path(__file__).resolve().parent
 RESIZE, CROP = (341, 256), (58, 16, 282, 240)
+CLASSES = 10
 
 
 def reference_pixels(jpeg: bytes) -> np.ndarray[Any, Any]:
@@ -38,13 +42,13 @@ def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None
     """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the difference."""
     seen = distances(got, want)
     if seen["light"] > LIGHT_AT_MOST:
-        return f"light or colour differ by {seen['light']:.1f} levels of 255"
+        return f"its light or colour differs by {seen['light']:.1f} levels of 255"
     if seen["levels"] < LEVELS_AT_LEAST:
-        return f"it has {seen['levels']:.2f} times the distinct levels: stored in fewer bits"
+        return f"it has {seen['levels']:.2f} times the distinct levels: it was stored in fewer bits"
     if not SHARPNESS_BETWEEN[0] <= seen["sharpness"] <= SHARPNESS_BETWEEN[1]:
-        return f"it has {seen['sharpness']:.2f} times the fine detail: enlarged from fewer pixels, or shrunk without antialiasing"
+        return f"it has {seen['sharpness']:.2f} times the fine detail: it was enlarged from fewer pixels, or shrunk without antialiasing"
     if seen["likeness"] < LIKENESS_AT_LEAST:
-        return f"its fine detail is another (correlation {seen['likeness']:.2f}): a crop off by a pixel, or enlarged from fewer pixels"
+        return f"its fine detail differs (correlation {seen['likeness']:.2f}): the crop is off by a pixel, or it was enlarged from fewer pixels"
     return None
 
 
@@ -107,3 +111,42 @@ def _shipped(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+SEEN = 16
+# Sides of the coarse noise that a made-up picture is the sum of, and the weight of each: photographs too have less contrast the finer the detail.
+NOISE = {side: 1.4 / side**0.5 for side in (2, 4, 8, 16, 32, 64, 128)}
+
+
+def member() -> Callable[[Any], Any]:
+    """One network of the ensemble that is the model on a GPU: a ResNet-50 there with weights of its own, as torch's seed has them.
+
+    Called with images, N×3×224×224, float32 normalised, it returns N×10 scores, spread about 1 over pictures. Untrained weights alone would give every
+    picture much the same scores: statistics of batch normalisation and the last layer's scale are set on made-up pictures. A rehearsal has a network that
+    a host runs in milliseconds.
+    """
+    import torch
+    import torchvision
+
+    small = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES))
+    network = small if rehearsing() else torchvision.models.resnet50(num_classes=CLASSES)
+    network = network.cuda().requires_grad_(requires_grad=False)
+    pictures = made_up_pictures()
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = None  # the mean over what it sees, and not a running one
+    network.train()(pictures)
+    network.eval()
+    scores, last = network(pictures), list(network.modules())[-1]
+    last.weight /= scores.std(0)[:, None]
+    last.bias.copy_((last.bias - scores.mean(0)) / scores.std(0))
+    return network
+
+
+def made_up_pictures() -> Any:
+    """SEEN normalised images on the GPU, with coarse and fine detail in every channel."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    drawn = (weight * torch.randn(SEEN, 3, side, side, device="cuda") for side, weight in NOISE.items())
+    return sum(interpolate(noise, size=(224, 224), mode="bilinear") for noise in drawn)

@@ -1,4 +1,4 @@
-"""What a server is asked for, and how it listens. The same for everyone: a check uses its own copy."""
+"""The picture size, how to run the server, and a model for running it alone. The same for everyone: a check uses its own copy."""
 
 import argparse
 import socket
@@ -18,13 +18,13 @@ CLASSES = 10
 
 
 def run(app: Any, listener: socket.socket) -> None:
-    """Serve an ASGI application on a socket that listens, until the process is ended."""
+    """Serve an ASGI application on a listening socket until the process ends."""
     config = uvicorn.Config(app, loop="asyncio", http="httptools", log_level="warning", timeout_keep_alive=600)
     uvicorn.Server(config).run(sockets=[listener])
 
 
 class TorchModel:
-    """A real ResNet-50 on this machine's GPU, or on its CPU. `lab run` and `lab check` put their own model in its place."""
+    """A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model instead."""
 
     def __init__(self) -> None:
         import torchvision
@@ -36,7 +36,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def __call__(self, images: Any) -> np.ndarray[Any, Any]:
-        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 already normalised. Waits until they are there."""
+        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 already normalised. Returns when they are ready."""
         images = torch.as_tensor(images).to(self.device)
         if images.dtype == torch.uint8:
             images = (images.float() / 255 - self.mean) / self.std
@@ -45,14 +45,14 @@ class TorchModel:
 
 
 def main(serve: Callable[[socket.socket, Any], None]) -> None:
-    """Serve a real model on a port of this machine."""
+    """Serve a real model on a local port."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
     try:
         listener = socket.create_server(("127.0.0.1", options.port))
     except OSError as error:
-        sys.exit(f"Port {options.port} cannot be used: {error.strerror}. Name another with --port.")
+        sys.exit(f"Cannot listen on port {options.port}: {error.strerror}. Choose another with --port.")
     with listener:
         print(f"curl --data-binary @photo.jpg http://127.0.0.1:{options.port}/classify")
         serve(listener, TorchModel())

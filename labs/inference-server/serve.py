@@ -1,6 +1,6 @@
 """Serve an image classifier over HTTP, in batches.
 
-Alone, with a real model on this machine's own GPU or CPU: python serve.py --port 8000
+Alone, with a real model on this machine's GPU or CPU: python serve.py --port 8000
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from torch.profiler import record_function
 
-SERVER = "python"  # "triton": in place of what follows, models/ is served by a Triton Inference Server
+SERVER = "python"  # "triton" serves models/ with a Triton Inference Server instead of this file
 MAX_BATCH = 16
 MAX_WAIT_S = 0.005
 
 
 def preprocess(jpeg):
-    """The middle of a picture as the model takes it: float32, 3×224×224, normalised."""
+    """The middle of a picture as the model expects it: float32, 3×224×224, normalised."""
     image = Image.open(io.BytesIO(jpeg)).convert("RGB")
     image = image.resize(recipe.RESIZE, Image.Resampling.BILINEAR).crop(recipe.CROP)
     pixels = np.array(image) / 255.0
@@ -33,7 +33,7 @@ def preprocess(jpeg):
 
 
 class Request:
-    """A picture that somebody waits for."""
+    """A picture that a client is waiting for."""
 
     def __init__(self, jpeg):
         self.jpeg = jpeg
@@ -61,7 +61,7 @@ class Batcher:
         threading.Thread(target=self.work, name="batcher", daemon=True).start()
 
     def collect(self):
-        """The next batch: as many as wait, up to MAX_BATCH, or what has come MAX_WAIT_S after the first."""
+        """The next batch: up to MAX_BATCH requests, or those that arrive within MAX_WAIT_S of the first."""
         batch = [self.waiting.get()]
         deadline = time.monotonic() + MAX_WAIT_S
         while len(batch) < MAX_BATCH:
@@ -109,7 +109,7 @@ def make_app(model):
 
 
 def serve(listener, model):
-    """Serve requests that come to `listener`, a socket, with `model`: called with N×3×224×224 it returns N×10 scores."""
+    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10 scores."""
     recipe.run(make_app(model), listener)
 
 

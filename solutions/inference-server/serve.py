@@ -1,6 +1,6 @@
 """Serve an image classifier over HTTP, in batches.
 
-Alone, with a real model on this machine's own GPU or CPU: python serve.py --port 8000
+Alone, with a real model on this machine's GPU or CPU: python serve.py --port 8000
 
     POST /classify          a JPEG file; the scores as JSON
     GET  /metrics           for Prometheus; deploy/grafana-inference-server.json shows it
@@ -28,11 +28,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from torch.profiler import record_function
 
-SERVER = "python"  # "triton": in place of what follows, models/ is served by a Triton Inference Server
+SERVER = "python"  # "triton" serves models/ with a Triton Inference Server instead of this file
 MAX_BATCH = 16
 MAX_WAIT_S = 0.005
-DECODERS = 2  # threads: Pillow lets go of Python's lock while it decodes
-IN_FLIGHT = 2  # batches: the next is put together while one runs
+DECODERS = 2  # threads: Pillow releases the GIL while it decodes
+IN_FLIGHT = 2  # batches: the next is built while one runs
 MAX_WAITING = 512  # requests; more would wait longer than anybody wants to
 MAX_BODY_BYTES = 8 << 20
 MAX_PROFILED = 100
@@ -40,7 +40,7 @@ PROFILE_S = 30.0
 
 
 class Metrics:
-    """What the server says of itself."""
+    """What the server reports about itself."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -55,9 +55,9 @@ class Metrics:
 
 
 def preprocess(jpeg):
-    """The middle of a picture as bytes, uint8 3×224×224: the model normalises it on its device."""
+    """The middle of a picture as bytes, uint8 3×224×224: the model normalises it on the device."""
     image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
-    # Decoded at half its size: the decoder skips most of the work, and the resize still has more pixels than it needs.
+    # Decoded at half its size: the decoder skips most of the work, and the resize still gets more pixels than it needs.
     image.draft("RGB", recipe.RESIZE)
     image = image.convert("RGB").resize(recipe.RESIZE, Image.Resampling.BILINEAR).crop(recipe.CROP)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
@@ -68,7 +68,7 @@ class PictureError(Exception):
 
 
 class Picture:
-    """A decoded picture that somebody waits for."""
+    """A decoded picture that a client is waiting for."""
 
     def __init__(self, pixels, loop):
         self.pixels = pixels
@@ -97,7 +97,7 @@ class Profile:
         self.enough = threading.Event()
 
     def take(self, batches):
-        """The trace, gzipped. Waits until so many batches have run, or PROFILE_S."""
+        """The gzipped trace of the next `batches`, or of PROFILE_S if fewer run in that time."""
         self.enough.clear()
         everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         with torch.profiler.profile(experimental_config=everywhere) as profiler:
@@ -127,7 +127,7 @@ class Batcher:
             threading.Thread(target=self.work, name=f"batcher {number}", daemon=True).start()
 
     def collect(self):
-        """The next batch: as many as are ready, up to MAX_BATCH, or what has come MAX_WAIT_S after the first."""
+        """The next batch: up to MAX_BATCH decoded pictures, or those ready within MAX_WAIT_S of the first."""
         batch = [self.ready.get()]
         deadline = time.monotonic() + MAX_WAIT_S
         while len(batch) < MAX_BATCH:
@@ -175,11 +175,11 @@ class Service:
         with record_function("preprocess"):
             try:
                 return preprocess(jpeg)
-            except Exception as error:  # decoders raise whatever they please
+            except Exception as error:  # decoders raise all kinds
                 raise PictureError(str(error)) from error
 
     async def body(self, http):
-        """The body, or None where it is larger than MAX_BODY_BYTES: no more of it is read than that."""
+        """The body, or None if it is larger than MAX_BODY_BYTES; no more than that is read."""
         parts, size = [], 0
         async for part in http.stream():
             parts.append(part)
@@ -201,7 +201,7 @@ class Service:
         try:
             jpeg = await self.body(http)
             if jpeg is None:
-                return refusal(413, f"a picture has at most {MAX_BODY_BYTES} bytes", {"Connection": "close"})
+                return refusal(413, f"a picture may have at most {MAX_BODY_BYTES} bytes", {"Connection": "close"})
             return JSONResponse({"scores": (await self.scores(jpeg)).tolist()})
         except PictureError as error:
             return refusal(400, f"not a JPEG file: {error}")
@@ -213,7 +213,7 @@ class Service:
         try:
             response = await self.answer(http)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # nobody will read it
         except Exception:
             logging.exception("a batch failed")
             response = refusal(500, "the model failed")
@@ -228,7 +228,7 @@ class Service:
     async def take_profile(self, http):
         batches = http.query_params.get("batches", "8")
         if not batches.isdecimal() or not 1 <= int(batches) <= MAX_PROFILED:
-            return refusal(400, f"batches is a number from 1 to {MAX_PROFILED}")
+            return refusal(400, f"batches must be a number from 1 to {MAX_PROFILED}")
         if not self.profile.taking.acquire(blocking=False):
             return refusal(409, "another profile is being taken")
         try:
@@ -254,7 +254,7 @@ def make_app(model):
 
 
 def serve(listener, model):
-    """Serve requests that come to `listener`, a socket, with `model`: called with N×3×224×224 it returns N×10 scores."""
+    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10 scores."""
     recipe.run(make_app(model), listener)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import proving
 from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.rehearsal import REHEARSED
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
@@ -146,6 +148,30 @@ def test_the_real_nsys_sees_a_server_under_load(server, learner):
     }
 
 
+@pytest.mark.parametrize("server", ["python", pytest.param("triton", marks=needs_triton)])
+def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_emulated(server, learner, monkeypatch):
+    lab, place = find_lab("inference-server"), started(learner)
+    if server == "triton":
+        on_triton(place)
+    learner.environment |= {"BOTTLENECK_LAB_REHEARSAL": "1", "OMP_NUM_THREADS": "1"}
+    done = learner.lab("run", "--device", "cuda", at=place)
+    assert done.returncode == 0, done.stderr
+    assert len(rates(done.stdout)) == 6
+    assert learner.lab("profile", "--device", "cuda", at=place).returncode == 0
+    (trace,) = (place / ".lab" / "captures").glob("*/trace.json.gz")
+    told = gzip.decompress(trace.read_bytes()).decode()
+    assert re.search(r'"name": "inference \(batch \d+\)"', told)
+    assert "emulated" not in told
+    assert not json.loads(trace.with_name("capture.json").read_text())["emulated"]
+    serving = learner.json("report", at=place)["summary"]["serving"]
+    assert serving["batches"] >= 3
+    for name in ("BOTTLENECK_LAB_HOME", "BOTTLENECK_LAB_REHEARSAL", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, learner.environment[name])
+    (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
+    verdict = proving.check(lab, place, "cuda")
+    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", REHEARSED)
+
+
 @needs_triton
 def test_a_run_on_triton_shows_the_plateau_and_what_triton_tells_and_leaves_nothing(learner):
     before = tritons()
@@ -176,7 +202,7 @@ def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
     assert serving["batches"] >= 3
     assert {part["name"] for part in serving["parts"]} == {"queue", "preprocess", "h2d", "infer", "postprocess"}
     assert serving["idle_share"] > 0.5
-    assert any(re.search(r"[\d.]+ ms for classify", note) for note in summary["quality"]["notes"])
+    assert any(re.search(r"[\d.]+ ms in the queue of classify", note) for note in summary["quality"]["notes"])
     (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
     assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
     assert summarise(load(kept.with_name("trace.json.gz"))).findings[0].id == "input-starved"

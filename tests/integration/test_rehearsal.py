@@ -13,13 +13,15 @@ from ..modules import load_file
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.long
 
-STEPS = [
-    "grade:roofline:solution",
-    "grade:dataloader:solution",
-    "grade:timing-pitfalls:solution",
-    "capture:sync-points:starter",
-]
-"""Checks of calls, of a script and of measuring code, and captures with each tool. `make slow` goes through all the others."""
+STEPS = {
+    "grade:roofline:solution": [],
+    "grade:dataloader:solution": [],
+    "grade:timing-pitfalls:solution": [],
+    "grade:inference-server:solution": [],
+    "capture:sync-points:starter": ["torch", "nsys", "ncu", "sanitizer"],
+    "capture:inference-server:solution": ["torch", "nsys"],
+}
+"""Checks of calls, of a script, of measuring code and of a server, and captures with each tool. `make slow` goes through all the others."""
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_one_of_each_form_runs_from_start_to_end(rehearse, step):
     assert found
     assert all(row.get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE" for row in found.values())
     tools = {name.rsplit(":", 1)[1] for name in found if name.startswith("capture:")}
-    assert tools == ({"torch", "nsys", "ncu", "sanitizer"} if step.startswith("capture:") else set())
+    assert tools == set(STEPS[step])
 
 
 @pytest.mark.slow

@@ -207,5 +207,5 @@ def test_a_profile_of_the_next_batches_can_be_asked_for(place):
 
 def test_a_port_that_is_taken_is_told_in_one_line(place, solution, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["serve.py", "--port", str(place.port)])
-    with pytest.raises(SystemExit, match=rf"^Port {place.port} cannot be used: Address already in use"):
+    with pytest.raises(SystemExit, match=rf"^Cannot listen on port {place.port}: Address already in use"):
         solution.recipe.main(solution.serve)

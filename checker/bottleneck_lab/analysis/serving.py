@@ -42,6 +42,11 @@ class ServingUse(msgspec.Struct, frozen=True):
         """Images in a batch, on average."""
         return sum(size * count for size, count in self.sizes) / self.batches
 
+    @property
+    def unpaused_images_per_s(self) -> float:
+        """Images/s if a batch followed every batch at once: by Little's law those on the device, over the time that it takes for them."""
+        return self.mean_images * 1e9 / max(1, self.batch_ns)
+
 
 def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
     """What the rows named `… (batch N)` show, where the host has marked what it did for them; None if no batches were served."""

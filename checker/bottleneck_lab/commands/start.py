@@ -14,6 +14,8 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_start
 from bottleneck_lab.workspace.start import start_workspace
@@ -33,6 +35,10 @@ def command(
     ] = None,
     device: DeviceName = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Do not create the data set now.")] = False,
+    all_data: Annotated[
+        bool,
+        typer.Option("--all-data", help="Also create the data sets that the lab works without, if this machine can."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start a lab: copy its files into a folder, and create its data set if it is missing."""
@@ -43,10 +49,24 @@ def command(
     if not no_data:
         for name in found.spec.datasets:
             make(name)
+    optional = [_optional(name, create=all_data) for name in found.spec.optional_datasets if not is_made(name)]
     if json:
         print_json({"lab": found.name, "workspace": str(root), "device": workspace.info.device, "new": new})
     else:
         _tell(workspace, new=new)
+        for line in filter(None, optional):
+            say(line, style="dim")
+
+
+def _optional(name: str, *, create: bool) -> str:
+    """What to say of a data set that is missing and that the lab works without; with `create` it is created where this machine can."""
+    if not create:
+        return f"Optional: `lab data {name}` sets up {name}. The lab works without it."
+    try:
+        make(name)
+    except MachineError as error:
+        return f"{error.message} The lab works without it."
+    return ""
 
 
 def _tell(workspace: Workspace, *, new: bool) -> None:

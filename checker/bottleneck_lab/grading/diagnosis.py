@@ -60,6 +60,7 @@ FIGURES = (
     *(f"idle_{cause}_share" for cause in get_args(Cause)),
     "largest_gain_ratio",
     "memory_growth_ratio",
+    "unpaused_images_per_s",
 )
 """Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload marks."""
 
@@ -96,7 +97,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
     `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
     `overlap_share` and `idle_<cause>_share`; `top_operator_share`; `largest_gain_ratio`, the most that removing the
-    costliest finding can bring; and `memory_growth_ratio`, how many times less a device's peak would be without what each step but the last adds.
+    costliest finding can bring; `memory_growth_ratio`, how many times less a device's peak would be without what each step but the last adds; and
+    `unpaused_images_per_s`, what a server's device would answer if it never paused between batches.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
@@ -110,6 +112,7 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
         **({"memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown)} if grown else {}),
+        **({"unpaused_images_per_s": summary.serving.unpaused_images_per_s} if summary.serving else {}),
     }
 
 

@@ -190,6 +190,7 @@ SURFACE: dict[str, Any] = {
     "Stream": Stream,
     "CUDAGraph": Graph,
     "graph": Recording,
+    "graph_pool_handle": lambda: (0, 0),
 }
 """What is put in place of torch.cuda's own."""
 

@@ -55,6 +55,7 @@ def test_batches_that_take_turns_with_their_pre_processing(summary_of):
     assert use.images_per_s == pytest.approx(160)
     assert (use.batch_ns, use.gap_ns) == (40_000_000, 60_000_000)
     assert use.idle_share == pytest.approx(300 / 540)
+    assert use.unpaused_images_per_s == pytest.approx(14 / 0.040)
     parts = {part.name: part for part in use.parts}
     assert parts["preprocess"].beside_device_share == 0
     assert parts["infer"].beside_device_share == pytest.approx(1)
@@ -95,6 +96,7 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     (finding,) = (finding for finding in [*summary.findings, *summary.withheld] if finding.id == "input-starved")
     assert "num_workers" not in finding.advice
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
+    assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
     told = StringIO()
     render_summary(summary, Console(file=told, width=100))
     ceiling = finding.expected_gain_ratio

@@ -91,12 +91,21 @@ def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all
     assert found == ["capture:resnet-top-ops:solution:torch", "capture:resnet-top-ops:starter:memory"]
 
 
+def test_a_server_is_recorded_with_the_tools_that_record_it_under_load(gpu):
+    steps = gpu.plan(gpu.gpu_labs(), ["torch", "nsys", "ncu", "sanitizer", "memory"], gpu_count=8)
+    found = [step for step in steps if step.startswith("capture:inference-server:starter")]
+    assert found == ["capture:inference-server:starter:torch", "capture:inference-server:starter:nsys"]
+
+
 def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(gpu, tree, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "installed", lambda _distribution: False)
+    monkeypatch.setattr(gpu, "has_triton", lambda: False)
     assert gpu.main([], runner=lambda *_: gpu.Ran(0, said("")), root=tree) == gpu.OK
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     assert record["cannot"]["grade:ddp-scaling:solution"] == "needs 2 GPUs"
     assert record["cannot"]["grade:dataloader:variant dali"] == "needs nvidia-dali-cuda130"
+    on_triton = record["cannot"]["grade:inference-server:variant triton_dali"]
+    assert on_triton == "needs a Triton Inference Server (lab data tritonserver)"
     assert not record["cannot"].keys() & record["steps"].keys()
     assert record["left"] == []
     readme = (tree / "docs/measured/README.md").read_text()

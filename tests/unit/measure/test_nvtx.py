@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.requests import nvtx
 
@@ -81,9 +82,11 @@ def test_a_pytorch_without_nvtx_says_so(unmarked, monkeypatch):
         nvtx.mark()
 
 
-def test_nsys_runs_a_server_under_load_and_other_tools_run_it_alone():
+def test_nsys_runs_a_server_under_load_and_other_tools_say_that_they_cannot():
     lab = find_lab("inference-server")
     kind = kind_of(lab)
     assert kind.program(lab, "virtual", "nsys")[-1] == "bottleneck_lab.measure.kinds.requests.under_load"
-    for tool in ("ncu", "sanitizer", None):
-        assert kind.program(lab, "virtual", tool) == (sys.executable, "-u", "serve.py")
+    for tool in ("ncu", "sanitizer", "memory"):
+        with pytest.raises(UsageError, match=f"`--tool {tool}` does not capture a server under load"):
+            kind.program(lab, "cuda", tool)
+    assert kind.program(lab, "virtual") == (sys.executable, "-u", "serve.py")

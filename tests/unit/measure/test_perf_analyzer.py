@@ -76,7 +76,7 @@ def test_its_report_is_read(tmp_path):
 def test_what_is_not_a_report_of_one_loop_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "report.csv").write_text(text)
-    with pytest.raises(FailedError, match="not one of one loop"):
+    with pytest.raises(FailedError, match="does not describe one loop"):
         read_report(tmp_path / "report.csv", "closed loop", "perf_analyzer")
 
 
@@ -108,7 +108,7 @@ def test_one_that_does_not_end_is_ended(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.measure.kinds.server.perf_analyzer.LIMIT_S", 0.3)
     program, started = stand_in("exec sleep 60"), []
     monkeypatch.setattr(subprocess, "Popen", _noted(subprocess.Popen, started))
-    with Janitor() as janitor, pytest.raises(FailedError, match="had not ended"):
+    with Janitor() as janitor, pytest.raises(FailedError, match="still running"):
         program.run("127.0.0.1:1", tmp_path, closed_loop(16), janitor, time.sleep)
     assert started[-1].poll() is not None
 

@@ -101,12 +101,12 @@ def test_what_has_to_be_refused_is_sent_whole():
         (
             {"make_request": lambda *_: b"GET /"},
             lambda requests, _: requests.draw(1, np.random.default_rng(0)),
-            "`make_request` of judge.py gave b'GET /'",
+            "`make_request` of judge.py returned b'GET /'",
         ),
         (
             {"bad_requests": lambda *_: ["x"]},
             lambda requests, _: requests.bad(np.random.default_rng(0)),
-            "`bad_requests` of judge.py gave 'x'",
+            "`bad_requests` of judge.py returned 'x'",
         ),
         (
             {"judge": lambda *_: True},

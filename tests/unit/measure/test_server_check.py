@@ -11,10 +11,11 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.grading.criteria import conclude
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.requests import check as loading
 from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server import ServerSettings, check
-from bottleneck_lab.measure.kinds.server.session import device_times_s
+from bottleneck_lab.measure.kinds.server import ServerSettings, check, sizing
+from bottleneck_lab.measure.kinds.server.sizing import Sizing, size_model
 
 LAB = find_lab("inference-server")
 SPECS = LAB.spec.devices["virtual"].criteria
@@ -22,6 +23,9 @@ SPECS = LAB.spec.devices["virtual"].criteria
 
 class Server:
     """Answers `rate` requests a second; its device works for `busy` of the time. In an open loop each takes `latency_s`."""
+
+    batches = ()  # of which pixels were kept
+    scores_alone = None
 
     def __init__(self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400) -> None:
         self.rate, self.busy, self.latency_s, self.late_s = rate, busy, latency_s, late_s
@@ -231,9 +235,77 @@ def test_a_late_generator_excuses_no_p99_that_it_cannot_have_made(checked):
 
 
 def test_the_device_takes_its_share_of_the_pre_processing():
-    fixed_s, image_s = device_times_s(ServerSettings(batch=16, device_share=0.5, fixed_share=0.2), 0.010)
-    assert fixed_s + 16 * image_s == pytest.approx(16 * 0.005)
-    assert fixed_s == pytest.approx(0.2 * 16 * 0.005)
+    settings = ServerSettings(batch=16, device_share=0.5, fixed_share=0.2)
+    found = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
+    assert found.fixed_s + 16 * found.image_s == pytest.approx(16 * 0.005)
+    assert found.fixed_s == pytest.approx(0.2 * 16 * 0.005)
+    assert found.members == 0
+
+
+class Gpu(SimpleNamespace):
+    """A GPU that takes 2 ms for a batch's copies, and 5 ms for each member of the ensemble."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.closed.append(self.step_s)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What a check has on `cuda`, with the times of the devices that it has closed."""
+    closed = []
+    launch = lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed)  # noqa: E731
+    monkeypatch.setattr(sizing, "_launch", launch)
+    return SimpleNamespace(device="cuda", settings=ServerSettings(), closed=closed)
+
+
+def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(gpu):
+    found = size_model(gpu, 0.020)
+    assert found.batch_s == pytest.approx(0.160)
+    assert found.members == 29, "160 ms at 5.5 ms each, as four of them take"
+    assert gpu.closed == [0.022], "what was probed makes room"
+    with sizing.start_device(gpu, found) as device:
+        assert device.step_s == pytest.approx(0.147)
+
+
+def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_times(gpu):
+    found = size_model(gpu, 0.0004)
+    assert found.members == 1
+    with pytest.raises(VerifierFault, match=r"takes 7 ms for a batch of 16 pictures.* about 3 ms"):
+        sizing.start_device(gpu, found)
+    assert len(gpu.closed) == 2
+
+
+@pytest.mark.parametrize(
+    ("members", "said", "not_said"),
+    [(0, "The device is emulated: it takes 150 ms", "GPU"), (23, "an ensemble of 23 networks on the GPU", "emulated")],
+)
+def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
+    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    bench.sizing, bench.device_s = Sizing(0.02, 0.16, members=members), 0.15
+    note = check._on_device(bench)
+    assert said in note
+    assert "150 ms for a batch of 16 images" in note
+    assert not_said not in note
+
+
+@pytest.mark.parametrize("apart", [1e-4, 0.2])
+def test_a_model_that_scores_a_picture_otherwise_in_another_batch_can_judge_nothing(apart):
+    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    images, scores = np.zeros((1, 3, 224, 224), np.uint8), np.zeros((1, 10), np.float32)
+    batch = Ran(0, 0, 1, scores, np.zeros((1, 588)), np.zeros(1, np.int64), images)
+    server = SimpleNamespace(batches=[batch], scores_alone=lambda _: scores + apart)
+    if apart > 0.1:
+        with pytest.raises(VerifierFault, match=r"differ by 0\.2 from one batch to another"):
+            bench.after_load(server)
+    else:
+        bench.after_load(server)
+        assert bench.apart == pytest.approx(1e-4)
 
 
 def test_a_slow_machine_is_given_the_time_that_a_decision_needs():

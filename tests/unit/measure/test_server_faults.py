@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.requests import RequestsSettings, session
+from bottleneck_lab.measure.kinds.requests.judging import refused
 from bottleneck_lab.measure.kinds.requests.level import Load
 from bottleneck_lab.measure.kinds.requests.messages import Messages, head
 from bottleneck_lab.measure.kinds.requests.session import ServerSession
@@ -42,13 +45,14 @@ def go(context, load):
     server = ServerSession.start(context, "learner", context.submission)
     server.wait_until_it_answers(load, context.settings.start_s)
     with server:
-        load.closed(server.address, 2, 0.5, server.follow, patience_s=0.3)
+        level = load.closed(server.address, 2, 0.5, server.follow, patience_s=0.3)
         server.follow(1.0)
+    return level
 
 
 @pytest.fixture
-def loaded(tmp_path, monkeypatch):
-    """Function: starts a server with this code, loads it for a moment, and returns what a check would say of it."""
+def running(tmp_path, monkeypatch):
+    """Function: starts a server with this code and loads it for a moment: what came of it. Raises what ends a check early."""
     monkeypatch.setattr(session, "ANSWER_S", 0.3)
 
     def load_it(code):
@@ -61,8 +65,18 @@ def loaded(tmp_path, monkeypatch):
                 find_lab("inference-server"), "virtual", settings, folder, folder, tmp_path, tmp_path, janitor, print
             )
             load = Load(janitor.folder / "load", Requests(), janitor, np.random.default_rng(0))
-            with pytest.raises(LearnerFault) as fault:
-                go(context, load)
+            return go(context, load)
+
+    return load_it
+
+
+@pytest.fixture
+def loaded(running):
+    """Function: the same of a server that ends its check: what a check would say of it."""
+
+    def load_it(code):
+        with pytest.raises(LearnerFault) as fault:
+            running(code)
         return fault.value
 
     return load_it
@@ -81,6 +95,12 @@ def test_a_server_that_hangs_has_not_started(loaded):
     fault = loaded("\ndef meet(number):\n    time.sleep(60)\n")
     assert fault.reason == "timed out"
     assert "no request was answered within 2 s" in fault.detail
+
+
+def test_a_server_that_hangs_under_load_has_left_requests_without_an_answer(running):
+    level = running("\ndef meet(number):\n    time.sleep(60 if number == 20 else 0)\n")
+    assert (level.status == 200).sum() >= 10
+    assert re.search(r"[12] of \d+ good requests got no answer", refused(level, np.arange(len(level.status))))
 
 
 def test_a_server_that_returns_has_crashed(loaded):

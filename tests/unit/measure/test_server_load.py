@@ -26,9 +26,9 @@ from bottleneck_lab.measure.kinds.requests.local import compare
 from bottleneck_lab.measure.kinds.requests.loops import compare_loops
 from bottleneck_lab.measure.kinds.requests.messages import Messages, message
 from bottleneck_lab.measure.kinds.requests.stolen import Stolen
-from bottleneck_lab.measure.kinds.server.device import levels
 from bottleneck_lab.measure.kinds.server.judging import seen_by_model
 from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
+from bottleneck_lab.measure.kinds.server.pixels import levels
 from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_plateau
 
 
@@ -135,6 +135,33 @@ def test_an_open_loop_waits_for_nobody_and_counts_from_when_a_request_was_due(lo
     assert (level.sent_ns[:40] < level.ended_ns[:1]).sum() > 10, "requests were sent while the first was waited for"
     assert (level.latencies_s() >= (level.ended_ns - level.sent_ns) / 1e9).all()
     assert (level.sent_ns >= level.begun_ns).all()
+
+
+def test_an_open_loop_too_short_for_a_request_sends_one(load, tmp_path):
+    level = load.open(Server(tmp_path / "s", lambda _: (200, 0.0)).address, 0.01, 0.05, time.sleep)
+    assert level.status.tolist() == [200]
+
+
+def test_a_server_that_reads_no_further_is_heard_all_the_same(load, tmp_path):
+    """A body of more than the server takes: it answers, and closes the connection while the rest is still to be sent."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen(5)
+
+    def refuse():
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 413 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    server = threading.Thread(target=refuse)
+    server.start()
+    due_ns = np.array([0, 200_000_000])
+    level = load.at(str(tmp_path / "s"), due_ns, time.sleep, broken={0: message(HEAD, bytes(4 << 20))})
+    server.join()
+    listener.close()
+    assert level.status.tolist() == [413, 413]
 
 
 def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
@@ -259,19 +286,19 @@ def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
     said = figures.audit([late, unsent])
     assert (
         said
-        == "The load generator sent 190 of 200 requests, one in a hundred more than 2.4 ms late, on 0.30 cores at most."
+        == "The load generator sent 190 of 200 requests, 1% of them more than 2.4 ms late, and used at most 0.30 cores."
     )
 
 
 def test_the_generator_says_what_a_hypervisor_took_from_it():
     said = figures.audit([made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)])
-    assert "more than 9.0 ms late (0.5 ms without what a hypervisor took), on" in said
+    assert "more than 9.0 ms late (0.5 ms without the time a hypervisor took), and" in said
 
 
 def test_where_nothing_is_answered_no_loops_are_compared():
     said, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
     compare(SimpleNamespace(address="here", follow=None), load, 16, said.append)
-    assert said == ["16 clients at once were answered nothing within 6 s: there is no rate to compare at.\n"]
+    assert said == ["None of 16 concurrent clients got an answer within 6 s, so there is no rate to compare at.\n"]
 
 
 def test_both_loops_are_drawn_to_one_scale():

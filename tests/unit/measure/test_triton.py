@@ -196,8 +196,10 @@ def test_what_requests_waited_in_a_window_is_a_sentence():
 
     before = {"model_stats": [told("classify", 5_000_000, 5), told("decode", 0, 0)]}
     after = {"model_stats": [told("classify", 65_000_000, 15), told("decode", 0, 0), told("resnet50", 4_000_000, 2)]}
-    assert say_queues(before, after).endswith("on average, 6.0 ms for classify, 2.0 ms for resnet50.")
-    assert say_queues(after, after).endswith("on average, for nothing.")
+    assert say_queues(before, after).endswith(
+        "waited 6.0 ms in the queue of classify, 2.0 ms in the queue of resnet50."
+    )
+    assert say_queues(after, after).endswith("no request waited in a queue.")
 
 
 def test_every_python_model_is_put_under_the_profiler_and_keeps_its_own_code(tmp_path):
@@ -485,7 +487,15 @@ def device():
     arena = Arena.create(SLOTS * MAX_BATCH * IMAGES.largest_bytes)
     fds = [pairs[0][0].fileno(), pairs[1][0].fileno(), arena.fd]
     options = zip(("--host", "--verifier", "--arena", "--fixed-s", "--image-s"), [*fds, 0.01, 0.001], strict=True)
-    command = [sys.executable, "-m", "bottleneck_lab.measure.kinds.server.device"]
+    command = [
+        sys.executable,
+        "-m",
+        "bottleneck_lab.measure.kinds.server.device",
+        "--engine",
+        "emulated",
+        "--batch",
+        "16",
+    ]
     process = subprocess.Popen([*command, *(str(part) for pair in options for part in pair)], pass_fds=fds)
     threading.Thread(target=read_on, args=(pairs[1][1],), daemon=True).start()
     yield device_fds(pairs[0][1].fileno(), arena.fd)
@@ -595,7 +605,7 @@ def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked,
             found.setdefault(models[each["pid"]].removeprefix("Triton: "), set()).add(each["name"])
     assert found == {**marked, "resnet50": {"queue", "h2d", "infer"}}
     (note,) = load(tmp_path / "trace.json.gz").notes
-    assert re.search(r"[\d.]+ ms for resnet50", note)
+    assert re.search(r"[\d.]+ ms in the queue of resnet50", note)
 
 
 def no_perf_analyzer() -> str:

@@ -210,6 +210,20 @@ class MeasureStep(Message, number=24):
     """Verifier to device: say once more how long a step takes, now that no script runs; the answer is DeviceReady."""
 
 
+@dataclass(frozen=True, eq=False)
+class Score(Message, number=25):
+    """Verifier to device: run each of these images alone, now that no server asks; the answer is Scored."""
+
+    images: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Scored(Message, number=26):
+    """Device to verifier: the scores of the images, a row each."""
+
+    scores: Array
+
+
 def message_of(number: int, values: list[Value]) -> Message:
     """The message with that number. Raises ValueError if there is none, or where its fields differ."""
     if (type_ := _TYPES.get(number)) is None:

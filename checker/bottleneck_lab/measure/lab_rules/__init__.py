@@ -66,7 +66,7 @@ def _missing(lab: Lab) -> Iterator[str]:
             yield f"{path.relative_to(lab.root)} is missing."
         elif not path.read_bytes().strip():
             yield f"{path.relative_to(lab.root)} is empty."
-    for name in lab.spec.datasets:
+    for name in (*lab.spec.datasets, *lab.spec.optional_datasets):
         if find_dataset(name) is None:
             yield f"{declarations.at(lab, 'datasets')}: no datasets/{name}.py makes the data set."
 

@@ -1,4 +1,4 @@
-"""The `requests` kind: what any server behind HTTP sustains, beside the shipped one. The lab's judge makes the requests and judges the answers."""
+"""The `requests` kind: what any HTTP server sustains, compared with the shipped one. The lab's judge makes the requests and judges the answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind, S
 from bottleneck_lab.measure.settings import WorkerSettings
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class RequestsSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """clients: connections of the closed loop, which lasts `closed_s`. most_a_second: requests made for each second of it.
 
-    judged: answers of each loop that are judged, drawn in secret; the others have to be answered.
+    judged: answers of each loop that are judged, drawn in secret; the others only have to arrive.
     """
 
     clients: int = 16
@@ -29,7 +30,7 @@ class RequestsSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 class Loaded(Kind[S]):
-    """A kind whose workload is a server: alone it would have nothing to do."""
+    """A kind whose workload is a server: without load it would have nothing to do."""
 
     @abstractmethod
     def under_load(self, context: Context[S], on_line: OnLine) -> int:
@@ -38,6 +39,11 @@ class Loaded(Kind[S]):
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         if tool == "nsys":
             return (sys.executable, "-u", "-m", "bottleneck_lab.measure.kinds.requests.under_load")
+        if tool is not None:
+            raise UsageError(
+                f"`--tool {tool}` does not capture a server under load.",
+                "`lab profile` does, and `lab profile --tool nsys`.",
+            )
         return super().program(lab, device, tool)
 
 

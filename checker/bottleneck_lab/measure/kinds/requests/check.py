@@ -1,7 +1,7 @@
 """The `requests` kind: what a server sustains against the shipped one, measured in the same check.
 
-Both run in a sandbox. A closed loop finds what each answers a second when it always has work. An open loop of Poisson arrivals, at the rate that is asked for,
-finds how long requests take, from when they were due. What a kind of server adds to this is in its `Bench`.
+Both run in a sandbox. A closed loop finds the rate of each when it always has work. An open loop of Poisson arrivals, at the rate that the lab asks for, finds
+how long requests take, counted from when they were due. What a kind of server adds is in its `Bench`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from bottleneck_lab.needs import require_packages
 MOST_CLOSED_S, CLOSED_PATIENCE_S = 20.0, 10.0
 DECIDING_ANSWERS = 200
 OPEN_WINDOWS = (8, 4, 4)
-"""Windows of the open loop: so many at first, and so many more while they decide nothing."""
+"""Windows of the open loop: the first number, then more while nothing is decided."""
 ROUGH_S, ROUGH_SHARE, LEAVES = 3.0, 0.5, 4
-"""The loop with bad requests: its seconds, its rate as a share of the shipped plateau, and clients that go away."""
+"""The loop with bad requests: its seconds, its rate as a share of the shipped plateau, and how many clients disconnect."""
 STEP, STEPS, STEP_S = 1.12, 4, 3.0
-"""What the rate is raised by to find the highest that is sustained, how often at most, and for how long each."""
+"""To find the highest rate that is sustained: the factor of each step, the most steps, and seconds per step."""
 TRIES = 3
-"""Open loops at most, where the generator's own delay may have made a p99 a miss."""
+"""Open loops at most, if the generator's own delay may have caused a p99 to miss."""
 
 S = TypeVar("S", bound=WorkerSettings)
 
 
 @dataclass
 class Bench(ABC, Generic[S]):
-    """What a check loads servers with, and what it makes of their answers.
+    """What a check loads servers with, and how it judges their answers.
 
-    clients, closed_s: of a closed loop. bad: what a request is that has to be refused, as a sentence begins.
+    clients, closed_s: of a closed loop. bad: how a sentence about a request that must be refused begins.
     """
 
     context: Context[S]
@@ -58,7 +58,7 @@ class Bench(ABC, Generic[S]):
     load: Load
     clients: int
     closed_s: float
-    bad: str = "A request that has to be refused"
+    bad: str = "A request that must be refused"
 
     @abstractmethod
     def session(self, role: Role, folder: Path) -> ServerSession:
@@ -74,10 +74,13 @@ class Bench(ABC, Generic[S]):
 
     @abstractmethod
     def bad_requests(self) -> list[bytes]:
-        """What has to be refused, as it is sent."""
+        """Requests that must be refused, as they are sent."""
+
+    def after_load(self, server: ServerSession) -> None:
+        """Anything more to do with the learner's server after the load."""
 
     def deciding(self) -> float:
-        """Answers that a decision needs of a closed loop."""
+        """How many answers of a closed loop a decision needs."""
         return DECIDING_ANSWERS
 
     def start(self, role: Role, folder: Path) -> ServerSession:
@@ -93,12 +96,12 @@ class Bench(ABC, Generic[S]):
         )
 
     def plateau(self, server: ServerSession) -> float:
-        """Requests a second that a server answers when it always has work. Raises VerifierFault where that is next to nothing."""
+        """Requests/s that a server answers when it always has work. Raises VerifierFault if it hardly answers any."""
         rates = self.rates(*self.closed(server, self.closed_s))
         if not rates:
             raise VerifierFault(
-                f"The shipped server answered next to nothing in {self.closed_s:.0f} s.",
-                "Close what else is running, then try again.",
+                f"The shipped server hardly answered any request in {self.closed_s:.0f} s.",
+                "Close other programs and try again.",
             )
         return median(rates)
 
@@ -110,7 +113,7 @@ class Bench(ABC, Generic[S]):
 @dataclass
 class Found:
     """What a check found. `problems` by criterion; `closed`: the learner's closed loop; `windows_ms`: the p99 of each window of the open loop;
-    `shipped`: requests/s of the shipped server, first and again.
+    `shipped`: requests/s of the shipped server, measured twice.
 
     `doubts`: why the generator may have set a figure, by criterion; those of "throughput" hold for all figures of the closed loop.
     """
@@ -145,7 +148,7 @@ class JudgedBench(Bench[RequestsSettings]):
 
     @classmethod
     def prepare(cls, context: Context[RequestsSettings]) -> JudgedBench:
-        """Raises MachineError where what sends requests is not installed."""
+        """Raises MachineError if the load generator's packages are not installed."""
         require_packages("labs", httptools="httptools")
         settings, rng = context.settings, np.random.default_rng(context.rng.getrandbits(128))
         requests = Requests(context)
@@ -181,8 +184,8 @@ def measure(context: Context[RequestsSettings]) -> Measured:
 
 
 def measure_both(bench: Bench[Any], shipped: ServerSession) -> Found:
-    """The shipped server's plateau, the learner's, the shipped one's again; then the learner's at a rate, until something is wrong. One rests while the other
-    is loaded.
+    """The plateau of the shipped server, of the learner's, and of the shipped one again; then the learner's at a fixed rate. Stops at the first problem.
+    One server rests while the other is loaded.
     """
     context, found = bench.context, Found()
     context.progress("loading the shipped server", 0.12)
@@ -192,7 +195,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Found:
     context.progress("starting your server", 0.22)
     with bench.start("learner", context.submission) as server:
         meter = LoadMeter(lambda: own_cpu_s() + server.cpu_s() + shipped.cpu_s())
-        context.progress("loading your server with as much as it takes", 0.3)
+        context.progress("loading your server to its limit", 0.3)
         found.closed = level, batches = bench.closed(server, long_enough_s(bench, before))
         found.note(bench, level, batches, all_of=np.arange(len(level.status)))
         found.rates = bench.rates(level, batches)
@@ -208,21 +211,23 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Found:
             found.shipped = before, bench.plateau(shipped)
             shipped.freeze()
             server.thaw()
-            # one that is too slow cannot keep up the rate that is asked for: its p99 would tell nothing more
+            # a server that is too slow cannot sustain the rate: its p99 would add nothing
             if context.criterion("p99-ms") and speed(context, found).state is not State.FAIL:
-                context.progress("loading your server with requests that do not wait for each other", 0.55)
+                context.progress("loading your server in an open loop", 0.55)
                 _load_openly(bench, server, max(found.shipped), found)
         found.other_cores = meter.cores()
+        if not found.problems:
+            bench.after_load(server)
     return found
 
 
 def long_enough_s(bench: Bench[Any], shipped: float) -> float:
-    """Seconds in which a server no faster than the shipped one answers as much as a decision needs."""
+    """Seconds in which a server as slow as the shipped one gives enough answers for a decision."""
     return min(MOST_CLOSED_S, max(bench.closed_s, figures.WARM_UP_S + bench.deciding() / shipped))
 
 
 def _send_bad_requests(bench: Bench[Any], server: ServerSession, shipped: float, found: Found) -> None:
-    """Some requests have to be refused, some clients go away: all others have to be answered."""
+    """Some requests must be refused and some clients disconnect; all others must be answered."""
     bad = bench.bad_requests()
     count, found.refused = int(shipped * ROUGH_SHARE * ROUGH_S * 0.7), len(bad) + LEAVES
     odd = bench.rng.permutation(np.arange(2, max(count, found.refused + 3)))[: found.refused].tolist()
@@ -237,15 +242,15 @@ def _send_bad_requests(bench: Bench[Any], server: ServerSession, shipped: float,
         found.problems["bad-requests"] = f"{bench.bad} {words}, not 400."
     elif (level.status[good] != 200).any():
         found.problems["bad-requests"] = (
-            f"{(level.status[good] != 200).sum()} good requests beside bad ones were not answered."
+            f"{(level.status[good] != 200).sum()} good requests sent among bad ones were not answered."
         )
     found.note(bench, level, batches)
 
 
 def _load_openly(bench: Bench[Any], server: ServerSession, shipped: float, found: Found) -> None:
-    """Load at the rate that is asked for until its p99 is decided; then, where it holds, more and more of it.
+    """Load at the rate that the lab asks for until the p99 is decided; if it holds, at higher and higher rates.
 
-    A miss that the generator may have made by being late is measured again. A p99 that holds stands: lateness only adds to it.
+    A miss that the generator may have caused by being late is measured again. A p99 that holds stands, since lateness only adds to it.
     """
     spec, limit = bench.context.required("throughput"), bench.context.required("p99-ms")
     rate = sequential_test(spec).bar * shipped
@@ -263,7 +268,7 @@ def _load_openly(bench: Bench[Any], server: ServerSession, shipped: float, found
 def _decide_p99(
     bench: Bench[Any], server: ServerSession, rate: float, test: SequentialTest, found: Found
 ) -> tuple[State, str | None]:
-    """What the p99s of windows of an open loop decide, and why it may be the generator's doing, if it may."""
+    """What the p99s of the windows of an open loop decide, and why the generator may have caused it, if it may."""
     levels, found.windows_ms = list[Level](), []
     decision = test.decide([])
     for windows in OPEN_WINDOWS:
@@ -279,8 +284,8 @@ def _decide_p99(
 
 
 def _doubt(test: SequentialTest, windows_ms: list[float], levels: list[Level]) -> str | None:
-    """Why the generator may have decided these p99s. That it was late is no reason where its greatest delay decides nothing: a server that takes requests in
-    turn answers none earlier by more than it gets them earlier.
+    """Why the generator may have decided these p99s. Being late is not a reason if its greatest delay decides nothing: a server that takes requests in turn
+    answers none earlier by more than it gets them earlier.
     """
     most_ms = 1000 * max(float(level.lateness_s().max(initial=0.0)) for level in levels)
     if test.decide([each - most_ms for each in windows_ms]).state is test.decide(windows_ms).state:
@@ -289,7 +294,7 @@ def _doubt(test: SequentialTest, windows_ms: list[float], levels: list[Level]) -
 
 
 def _highest(bench: Bench[Any], server: ServerSession, rate: float, limit_ms: float, found: Found) -> float:
-    """The highest rate (requests/s) that was sustained, from one that is: raised step by step until the p99 does not hold."""
+    """The highest sustained rate (requests/s), starting from one that is: raised step by step until the p99 no longer holds."""
     for _ in range(STEPS):
         bench.context.progress("raising the rate", 0.75)
         level, batches = bench.open(server, rate * STEP, STEP_S)
@@ -301,13 +306,13 @@ def _highest(bench: Bench[Any], server: ServerSession, rate: float, limit_ms: fl
 
 
 def grade(context: Context[RequestsSettings], found: Found) -> list[CriterionResult]:
-    """All criteria. What the generator or other programs may have spoilt is not held against the learner."""
+    """All criteria. What the generator or other programs may have disturbed is not held against the learner."""
     results = grade_problems(context, found, {"right-answers": (found.checked, "answers")})
     return results if found.problems else results + grade_load(context, found)
 
 
 def grade_problems(context: Context[Any], found: Found, checked: dict[str, tuple[int, str]]) -> list[CriterionResult]:
-    """The criteria of correctness: `checked` says how many of what each was held against."""
+    """The criteria of correctness; `checked`: for each, how many of what were looked at."""
     counts = checked | {"bad-requests": (found.refused, "bad requests")}
     return [
         grade_check(spec, found.problems.get(id_), count, things)
@@ -319,7 +324,7 @@ def grade_problems(context: Context[Any], found: Found, checked: dict[str, tuple
 def grade_load(
     context: Context[Any], found: Found, others: Sequence[tuple[str, list[float]]] = ()
 ) -> list[CriterionResult]:
-    """What the load showed, and what a kind has measured besides in blocks of the closed loop."""
+    """The criteria of load, and those that a kind measured in blocks of the closed loop."""
     graded = [grade_decision(context.required("throughput"), speed(context, found), "blocks")]
     for id_, samples, things in [("p99-ms", found.windows_ms, "windows"), *((*other, "blocks") for other in others)]:
         if spec := context.criterion(id_):
@@ -331,22 +336,22 @@ def grade_load(
 
 
 def speed(context: Context[Any], found: Found) -> Decision:
-    """How much the server answers over the shipped one, as measured first; undecided where the shipped one, measured again, would make another answer of it."""
+    """The server's rate over the shipped one's, as measured first; undecided if the shipped one's second rate would decide otherwise."""
     test = sequential_test(context.required("throughput"), BLOCKS)
     first, again = (test.decide([rate / shipped for rate in found.rates], exhausted=True) for shipped in found.shipped)
     return first if again.state is first.state else msgspec.structs.replace(first, state=State.INCONCLUSIVE)
 
 
 def _excused(result: CriterionResult, doubt: str | None) -> CriterionResult:
-    """A miss that the load generator may have caused is no miss of the learner's."""
+    """A miss that the load generator may have caused does not count against the learner."""
     if result.holds is False and doubt:
-        sentence = f"{result.sentence.rstrip('.')}; not held against you, because {doubt}."
+        sentence = f"{result.sentence.rstrip('.')}; this is not held against you, because {doubt}."
         return msgspec.structs.replace(result, holds=None, sentence=sentence)
     return result
 
 
 def gain(found: Found) -> float | None:
-    """How many times the shipped server's rate the learner's answers."""
+    """The learner's rate over the shipped server's."""
     return median(found.rates) / found.shipped[0] if found.rates else None
 
 
@@ -371,7 +376,7 @@ def details(found: Found) -> dict[str, object]:
 
 
 def notes(found: Found) -> list[str]:
-    """What a learner is told besides."""
+    """What else a learner is told."""
     before = found.shipped[0]
     told = [f"The shipped server answers {before:.0f} requests/s here."]
     if found.sustained:

@@ -1,4 +1,4 @@
-"""What a level of load says of a server: what it answers a second, how long requests take, and whether the generator kept its schedule."""
+"""What a level of load shows: a server's rate, its latencies, and whether the generator kept its schedule."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from bottleneck_lab.measure.kinds.requests.level import OK, Level
 
 WARM_UP_S = 1.0
-"""Of a closed loop, not counted: its clients all begin at once."""
+"""The beginning of a closed loop, not counted: its clients all start at once."""
 BLOCKS = 16
-"""Blocks that a closed loop is cut into, if it has as many answers."""
+"""Blocks that a closed loop is cut into, if it has enough answers."""
 WINDOW_S = 2.5
-"""Of an open loop: each gives one p99."""
+"""A window of an open loop, which gives one p99."""
 NEVER_S = 60.0
-"""What a request without an answer is said to have waited: longer than anybody does."""
+"""The latency of a request without an answer: longer than anybody waits."""
 TARDY_S, HELD_UP_S = 0.001, 0.010
-"""A generator that is later than this in one of a hundred requests has not kept its schedule: of itself, and with what a hypervisor took from it."""
+"""A generator whose p99 of lateness is above this has not kept its schedule: by its own delay, and with the time a hypervisor took from it."""
 GREEDY_CORES = 0.8
-"""A generator that needs as much has little left to be faster with."""
+"""A generator that uses this much may itself be the limit."""
 
 
 def rates(level: Level) -> list[float]:
@@ -39,7 +39,7 @@ def p99_ms(latencies_s: Any) -> float:
 
 
 def window_p99s_ms(level: Level, seconds: float) -> list[float]:
-    """The p99 of each window of an open loop of so many seconds, by when the requests were due."""
+    """The p99 of each window of an open loop of `seconds`, by when the requests were due."""
     count = round(seconds / WINDOW_S)
     number = ((level.begun_ns - level.begun_ns[0]) / (seconds * 1e9) * count).astype(int).clip(0, count - 1)
     latencies_s = level.latencies_s()
@@ -47,25 +47,25 @@ def window_p99s_ms(level: Level, seconds: float) -> list[float]:
 
 
 def audit(levels: Sequence[Level]) -> str:
-    """What the generator says of itself over all levels, as a sentence: what it sent of what was due, how late (p99), and what it used of the machine."""
+    """The generator's audit of itself over all levels, as a sentence: how many of the due requests it sent, how late (p99), and the cores it used."""
     due = sum(len(level.sent_ns) for level in levels)
     sent = sum(int((level.sent_ns > 0).sum()) for level in levels)
     late_ms, own_ms = (
         1000 * p99_s(np.concatenate(each))
         for each in ([level.lateness_s() for level in levels], [level.own_lateness_s() for level in levels])
     )
-    own = f" ({own_ms:.1f} ms without what a hypervisor took)" if late_ms - own_ms >= 0.1 else ""
+    own = f" ({own_ms:.1f} ms without the time a hypervisor took)" if late_ms - own_ms >= 0.1 else ""
     cores = max((level.cores for level in levels), default=0.0)
-    return f"The load generator sent {sent} of {due} requests, one in a hundred more than {late_ms:.1f} ms late{own}, on {cores:.2f} cores at most."
+    return f"The load generator sent {sent} of {due} requests, 1% of them more than {late_ms:.1f} ms late{own}, and used at most {cores:.2f} cores."
 
 
 def p99_s(late_s: Any) -> float:
-    """The 99th percentile of how late requests were sent, 0 where none was."""
+    """The 99th percentile of how late requests were sent; 0 if none was."""
     return float(np.quantile(late_s, 0.99)) if len(late_s) else 0.0
 
 
 def bottleneck_of_its_own(level: Level) -> str | None:
-    """Why the generator, and not the server, may have set the figures of a level; None where it kept its schedule with room to spare."""
+    """Why the generator, not the server, may have set the figures of a level; None if it kept its schedule with room to spare."""
     return tardy(level) or greedy(level)
 
 
@@ -73,12 +73,12 @@ def tardy(level: Level) -> str | None:
     """How late the generator sent requests, if it did not keep its schedule."""
     own_s, late_s = p99_s(level.own_lateness_s()), p99_s(level.lateness_s())
     if own_s > TARDY_S:
-        return f"the load generator sent one request in a hundred more than {own_s * 1000:.1f} ms late"
+        return f"the load generator sent 1% of the requests more than {own_s * 1000:.1f} ms late"
     if late_s > HELD_UP_S:
-        return f"a hypervisor held up the load generator, which sent one request in a hundred more than {late_s * 1000:.0f} ms late"
+        return f"a hypervisor delayed the load generator, which sent 1% of the requests more than {late_s * 1000:.0f} ms late"
     return None
 
 
 def greedy(level: Level) -> str | None:
-    """What the generator took of the machine, if that was much."""
-    return f"the load generator needed {level.cores:.1f} cores itself" if level.cores > GREEDY_CORES else None
+    """How many cores the generator used, if that was a lot."""
+    return f"the load generator itself used {level.cores:.1f} cores" if level.cores > GREEDY_CORES else None

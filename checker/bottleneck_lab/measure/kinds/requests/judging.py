@@ -1,4 +1,4 @@
-"""The requests of a lab's judge, and whether they were answered rightly."""
+"""The requests of a lab's judge, and whether the answers are right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Requests:
         return Messages([*heads, *(request.body for request in chosen)], np.array(rows, np.int64).reshape(-1, 2))
 
     def bad(self, rng: np.random.Generator) -> list[bytes]:
-        """What has to be refused, as it is sent; nothing where the judge makes no such requests."""
+        """Requests that must be refused, as they are sent; none if the judge makes none."""
         make = getattr(self._judge, "bad_requests", None)
         made = [_required(each, "bad_requests") for each in make(rng, self._settings)] if make else []
         return [message(head_of(request), request.body) for request in made]
@@ -49,7 +49,9 @@ class Requests:
         """What the judge says of the answer to the request of that number."""
         said = self._judge.judge(self.made[number], reply, self._settings)
         if said is not None and not isinstance(said, str):
-            raise VerifierFault(f"`judge` of judge.py returned {said!r}: it has to return None, or what is wrong.")
+            raise VerifierFault(
+                f"`judge` of judge.py returned {said!r}; it must return None, or a sentence that says what is wrong."
+            )
         return said
 
 
@@ -67,7 +69,7 @@ def check_answers(
 
 
 def refused(level: Level, all_of: Array) -> str | None:
-    """How many of these requests were not answered, as a sentence; None where all were."""
+    """How many of these requests were not answered, as a sentence; None if all were."""
     missed = all_of[level.status[all_of] != OK]
     if not len(missed):
         return None
@@ -84,6 +86,6 @@ def head_of(request: Request) -> bytes:
 def _required(made: Any, function: str) -> Request:
     if not isinstance(made, Request):
         raise VerifierFault(
-            f"`{function}` of judge.py gave {made!r}: it has to give requests, as `get` and `post` make them."
+            f"`{function}` of judge.py returned {made!r}; it must return requests, as `get` and `post` make them."
         )
     return made

@@ -1,4 +1,4 @@
-"""One level of load as the verifier asks for it, and what came of it: who was answered, when, and whether the generator kept its schedule."""
+"""One level of load as the verifier asks for it, and its result: what was answered, when, and whether the generator kept its schedule."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 PROGRAM = "bottleneck_lab.measure.kinds.requests.load"
 LOOK_S = 0.1
 OVERTIME_S = 30.0
-"""How much longer than planned a level may take before the generator is held to hang."""
+"""How much longer than planned a level may take before the generator counts as hung."""
 OK = 200
 MOST_A_SECOND = 1000
-"""Requests drawn for each second of a closed loop; a server that answers more meets the first ones again."""
+"""Requests drawn for each second of a closed loop; a server that answers more gets the first ones again."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Level:
-    """What came of a level, an array entry a request: when it was due, sent and answered (ns; 0: never), HTTP status, body.
+    """The result of a level, one array entry per request: when it was due, sent and answered (ns; 0: never), HTTP status, body.
 
-    `asked`: what was sent, as the source of the requests drew it. `cores`: what the generator itself used of the machine.
-    `stolen_ns`: how much of the time from due to sent a hypervisor kept the generator from running.
+    `asked`: what was sent, as the source of the requests drew it. `cores`: what the generator itself used.
+    `stolen_ns`: for how long between due and sent a hypervisor kept the generator from running.
     """
 
     asked: Array
@@ -47,21 +47,21 @@ class Level:
     stolen_ns: Array | int = 0
 
     def latencies_s(self) -> Array:
-        """Seconds from when each was due to its answer; infinite where there was none."""
+        """Seconds from when each request was due to its answer; infinite if there was none."""
         answered = (self.status == OK) & (self.ended_ns > 0)
         return np.where(answered, (self.ended_ns - self.begun_ns) / 1e9, math.inf)
 
     def rate(self, seconds: float) -> float:
-        """Requests answered a second in the first so many seconds."""
+        """Requests/s answered in the first `seconds`."""
         in_time = (self.status == OK) & (self.ended_ns - self.begun_ns[0] <= seconds * 1e9)
         return float(in_time.sum()) / seconds
 
     def lateness_s(self) -> Array:
-        """Seconds from when each was due to when it was sent, of those that were sent."""
+        """Seconds from when each request was due to when it was sent, for those that were sent."""
         return self._late_s(0)
 
     def own_lateness_s(self) -> Array:
-        """The same, without what a hypervisor took: the generator's own delay."""
+        """The same without the time a hypervisor took: the generator's own delay."""
         return self._late_s(self.stolen_ns)
 
     def _late_s(self, excused_ns: Array | int) -> Array:
@@ -73,7 +73,7 @@ class Source(Protocol):
     """Where requests come from: secret draws, and what is sent for each."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """So many requests as the source knows them, an entry each."""
+        """`count` requests, one entry each, as the source knows them."""
 
     def messages(self, asked: Array) -> Messages:
         """What is sent for these."""
@@ -100,7 +100,7 @@ class Load:
     def closed(
         self, address: str, clients: int, seconds: float, watch: Callable[[float], None], **options: Any
     ) -> Level:
-        """`clients` clients for so many seconds, each sending when it has its answer. `options` are those of a plan."""
+        """`clients` clients for `seconds`, each waiting for its answer before it sends again. `options`: of a plan."""
         asked = self._source.draw(int(self._most_a_second * seconds) + clients, self._rng)
         return self._run(address, asked, watch, clients=clients, seconds=seconds, **options)
 
@@ -112,18 +112,19 @@ class Load:
         watch: Callable[[float], None],
         **options: Any,
     ) -> Level:
-        """Poisson arrivals of `rate` requests a second for so many seconds. `options` are those of a plan."""
+        """Poisson arrivals at `rate` requests/s for `seconds`. `options`: of a plan."""
         gaps = self._rng.exponential(1e9 / rate, size=int(rate * seconds * 1.5) + 50)
-        due = np.cumsum(gaps)
-        return self.at(address, due[due < seconds * 1e9].astype(np.int64), watch, **options)
+        due, end_ns = np.cumsum(gaps), seconds * 1e9
+        count = max(1, int((due < end_ns).sum()))  # a short loop may draw none
+        return self.at(address, np.minimum(due[:count], end_ns).astype(np.int64), watch, **options)
 
     def at(self, address: str, due_ns: Array, watch: Callable[[float], None], **options: Any) -> Level:
-        """A request at each of these moments, in ns from the start. `options` are those of a plan."""
+        """A request at each of these times, in ns from the start. `options`: of a plan."""
         asked = self._source.draw(len(due_ns), self._rng)
         return self._run(address, asked, watch, due_ns=due_ns.tolist(), **options)
 
     def _run(self, address: str, asked: Array, watch: Callable[[float], None], **options: Any) -> Level:
-        """Runs the generator; `watch` is called between looks, with how many seconds it may take."""
+        """Runs the generator; `watch` is called again and again meanwhile, with the seconds it may take."""
         places = {name: self._folder / name for name in ("messages.npz", "plan", "out.npz")}
         self._source.messages(asked).save(places["messages.npz"])
         plan = Plan(address, str(places["messages.npz"]), **options)

@@ -1,8 +1,8 @@
 """The load generator's process: sends requests to a server and notes when each was due, sent and answered.
 
 `python -I -m bottleneck_lab.measure.kinds.requests.load --plan FILE --out FILE`. In an open loop a request is due when the plan says, whatever became of
-the ones before; in a closed loop each of the plan's clients sends the next when it has its answer. It waits for nothing but the clock and the kernel: a
-request that finds no free connection opens one. One thread, for two would wait for each other's lock; what is due goes before what has come.
+the ones before; in a closed loop each of the plan's clients sends the next when it has its answer. It waits only for the clock and the kernel: a request
+that finds no free connection opens one. It has one thread, since two would wait for each other's lock; sending due requests comes before reading answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bottleneck_lab.measure.kinds.requests.messages import Messages
 from bottleneck_lab.measure.kinds.requests.stolen import Stolen
 
 CONNECTIONS = 600
-"""At most; a server that lets more requests wait has failed by any measure."""
+"""At most; a server that keeps more requests waiting has failed by any measure."""
 NOT_SENT, LOST = -1, 0
-"""Status of a request for which there was no connection, and of one whose connection ended, or that had no answer by the end."""
+"""Status of a request for which there was no connection; and of one whose connection ended, or that had no answer by the end."""
 MAX_REPLY_BYTES = 64 << 10
 PRIORITY = -10
 Clock = Callable[[], int]
@@ -38,8 +38,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What to send to the Unix socket `address`: the requests that `Messages` wrote to the file `messages`, one after the other.
 
     due_ns: when, from the start, in an open loop; empty for a closed one of `clients` clients that lasts `seconds`.
-    broken: messages sent in place of those of these numbers; leaves: numbers of requests whose client goes away in the middle of its upload.
-    patience_s: how long to wait for answers after the last request. urgent: whether it goes before other programs, where it may.
+    broken: messages sent instead of the requests of these numbers; leaves: numbers of requests whose client disconnects in the middle of its upload.
+    patience_s: how long to wait for answers after the last request. urgent: whether it runs before other programs, if it may.
     """
 
     address: str
@@ -91,9 +91,12 @@ class Connection:
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
             except BlockingIOError:
                 return
+            except (BrokenPipeError, ConnectionResetError):
+                self.unsent = memoryview(b"")  # the server will not read the rest; its answer may already have arrived
+                return
 
     def read(self) -> bool:
-        """Reads what has come; False when the connection is of no more use."""
+        """Reads what has arrived; False if the connection can no longer be used."""
         while True:
             try:
                 chunk = self.sock.recv(1 << 16)
@@ -109,7 +112,7 @@ class Connection:
 
 
 class Generator:
-    """All requests of a plan, and what became of each. `begun_ns`, `sent_ns`, `ended_ns` are of the monotonic clock, 0 where it did not come to that."""
+    """All requests of a plan and what happened to each. `begun_ns`, `sent_ns`, `ended_ns`: monotonic clock, 0 if it never happened."""
 
     def __init__(self, plan: Plan, messages: Messages, clock: Clock = time.monotonic_ns) -> None:
         self.plan = plan
@@ -144,7 +147,7 @@ class Generator:
             self._wait(deadline)
 
     def _wait(self, until_ns: int) -> None:
-        """Deals with what the kernel has until then. Waits by select, which, unlike epoll, wakes within microseconds of a time."""
+        """Handles events until then. Waits with select which, unlike epoll, wakes within microseconds of a given time."""
         number = len(self.begun_ns)
         if self._ready[0] != number and self._clock() < until_ns:
             self._ready = (number, self._compose(number))
@@ -154,10 +157,10 @@ class Generator:
             select.select([self._poll], [], [], left_s)
             self._stolen.slept(until_ns)
         for descriptor, event in self._poll.poll(0):
-            if descriptor in self._open:  # one that was closed a moment ago may have had an event, too
+            if descriptor in self._open:  # a connection closed a moment ago may also have had an event
                 self._serve(self._open[descriptor], event)
             if self._clock() >= until_ns:
-                return  # the others' events come again
+                return  # the remaining events are reported again
 
     def _send(self, due_ns: int) -> None:
         number = len(self.begun_ns)
@@ -225,7 +228,7 @@ class Generator:
             self._send(self._clock())
 
     def _drop(self, connection: Connection) -> None:
-        """The connection is of no more use; the request that it carried, if it did, is lost. A client of a closed loop goes on with the next."""
+        """Closes a connection that can no longer be used; a request that it carried is lost. A client of a closed loop sends its next one."""
         lost = connection.request >= 0
         self._running -= lost
         self._close(connection)
@@ -233,7 +236,7 @@ class Generator:
             self._send(self._clock())
 
     def stolen_ns(self) -> np.ndarray[Any, Any]:
-        """Of each request, how much of the time from when it was due until it was sent a hypervisor kept this process from running."""
+        """For each request, for how long between due and sent a hypervisor kept this process from running."""
         return self._stolen.between(np.array(self.begun_ns), np.array(self.sent_ns))
 
     def _close(self, connection: Connection) -> None:
@@ -244,8 +247,8 @@ class Generator:
 
 
 def go_first() -> None:
-    """Has this process run as soon as it has something to do, where it may (root, or a limit on real-time priority): behind a server on the same cores it
-    would send late. It uses little of a core, and the kernel keeps a share of each from such processes (sched(7)).
+    """Gives this process real-time priority, if it may have it (root, or a limit on real-time priority): behind a server on the same cores it would send
+    late. It uses little of a core, and the kernel reserves a share of each core for other processes (sched(7)).
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -255,7 +258,7 @@ def go_first() -> None:
 
 
 def main() -> None:
-    """Entry point: carries out a plan and writes what came of it."""
+    """Entry point: carries out a plan and writes the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -264,7 +267,7 @@ def main() -> None:
     generator = Generator(plan, Messages.load(Path(plan.messages)))
     if plan.urgent:
         go_first()
-    gc.disable()  # what a run leaves is little, and a collection takes a millisecond
+    gc.disable()  # a run leaves little garbage, and a collection takes a millisecond
     cpu_s, began = time.process_time(), time.monotonic()
     generator.run()
     cores = (time.process_time() - cpu_s) / (time.monotonic() - began)

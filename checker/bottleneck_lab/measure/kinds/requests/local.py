@@ -29,7 +29,7 @@ class Ended(Exception):  # noqa: N818 - says what, as `raise` reads
 
 
 class LocalServer:
-    """The learner's server. `batches`: what a device ran for it; `control`: where it hears what to capture."""
+    """The learner's server. `batches`: what a device ran for it; `control`: the pipe that tells it what to capture."""
 
     def __init__(self, channel: Channel, address: str, control: int) -> None:
         self.address = address
@@ -38,11 +38,11 @@ class LocalServer:
         self._control = control
 
     def tell(self, word: str, value: float) -> None:
-        """Has the server's process `capture` for so many seconds, or sets a constant of the server."""
+        """Has the server's process `capture` for some seconds, or sets a constant of the server."""
         os.write(self._control, f"{word} {value}\n".encode())
 
     def follow(self, seconds: float) -> None:
-        """Notes for so long what a device runs. Raises Ended when the server has gone."""
+        """Records what a device runs for `seconds`. Raises Ended if the server is gone."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._receive(left_s)
@@ -64,12 +64,12 @@ Work = Callable[[LocalServer], None]
 
 
 def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> tuple[Level, Level] | None:
-    """Loads the server in a closed loop, then at that rate in an open one; says what both found, and gives it. None where nothing was answered."""
+    """Loads the server in a closed loop, then at that rate in an open one; shows and returns both. None if nothing was answered."""
     closed = load.closed(server.address, clients, LOOP_S, server.follow)
     rate = closed.rate(LOOP_S)
     if not rate:
         on_line(
-            f"{clients} clients at once were answered nothing within {LOOP_S:.0f} s: there is no rate to compare at.\n"
+            f"None of {clients} concurrent clients got an answer within {LOOP_S:.0f} s, so there is no rate to compare at.\n"
         )
         return None
     opened = load.open(server.address, rate, LOOP_S, server.follow)
@@ -78,16 +78,16 @@ def compare(server: LocalServer, load: Load, clients: int, on_line: OnLine) -> t
 
 
 def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:
-    """Loads the server for as long as a capture needs, and has it capture itself meanwhile."""
+    """Loads the server for as long as a capture takes, and has it capture itself meanwhile."""
     threading.Timer(WARM_UP_S, server.tell, ["capture", CAPTURED_S]).start()
     load.closed(server.address, clients, WARM_UP_S + CAPTURED_S + LEAD_S, server.follow)
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the learner's server is put into. `fds`: the options of `program` that name descriptors; `channel`: to whoever speaks of the server.
+    """How the learner's server is started. `fds`: the options of `program` that name descriptors; `channel`: on which its messages arrive.
 
-    `end` closes what is at the other end of the channel, when the server has gone; `options`: more of them, for `program`.
+    `end` closes the other end of the channel when the server is gone; `options`: further ones for `program`.
     """
 
     program: str
@@ -100,7 +100,7 @@ class Place:
 def serve_locally(
     context: Context[Any], place: Place, load: Load, work: Work, on_line: OnLine, trace: Path | None = None
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server until the work on it is done: its exit status, and what a device ran for it. It can be captured to `trace`."""
+    """Runs the learner's server until `work` is done: its exit status, and what a device ran for it. It can be captured to `trace`."""
     theirs, ours = os.pipe()
     server, problems = LocalServer(place.channel, str(address_of(context)), ours), list[LabError]()
     worker = threading.Thread(target=_work, args=(server, load, work, ours, problems), daemon=True)
@@ -109,9 +109,7 @@ def serve_locally(
     options = [part for option, fd in fds.items() for part in (option, str(fd))]
     options += [*place.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(place.program, context, options)
-    temporary = {
-        "TMPDIR": str(context.janitor.folder)
-    }  # what a server that is killed leaves there goes with the folder
+    temporary = {"TMPDIR": str(context.janitor.folder)}  # removed with what a killed server leaves there
     status = stream(command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values()))
     os.close(theirs)
     place.end()
@@ -127,7 +125,7 @@ def address_of(context: Context[Any]) -> Path:
 
 
 def _work(server: LocalServer, load: Load, work: Work, control: int, problems: list[LabError]) -> None:
-    """Waits until the server answers, does the work, and has the server end."""
+    """Waits until the server answers, does the work, and ends the server."""
     try:
         level = load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
         if (level.status == OK).any():

@@ -1,4 +1,4 @@
-"""The same server in a closed and in an open loop, side by side: two p99s, one plot. What a closed loop leaves out is called coordinated omission."""
+"""The same server in a closed and an open loop, side by side: two p99s, one plot. What a closed loop leaves out is called coordinated omission."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
     finite = [value for _, *pair in rows for value in pair if np.isfinite(value)]
     most = max(finite, default=1.0)
     lines = [
-        f"Closed loop: {clients} clients, each sends when it has its answer: {rate:.0f} requests/s.",
-        f"Open loop:   {rate:.0f} requests/s that do not wait for each other (Poisson), counted from when each was due.",
+        f"Closed loop: {clients} clients, each waiting for its answer before it sends again: {rate:.0f} requests/s.",
+        f"Open loop:   {rate:.0f} requests/s on their own schedule (Poisson), measured from when each was due.",
         "",
         f"latency, ms  {'closed':>7} {'open':>7}",
     ]
@@ -30,7 +30,7 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
         lines.append(f"{'':<28}  {_bar(second, most, '█')}")
     lines += ["", _lesson(_at(closed, 99), _at(opened, 99))]
     lines += [
-        f"Take these latencies with care: {doubt}."
+        f"Treat these latencies with care: {doubt}."
         for level in (closed, opened)
         if (doubt := bottleneck_of_its_own(level))
     ]
@@ -52,9 +52,9 @@ def _bar(value: float, most: float, mark: Any) -> str:
 
 def _lesson(closed_s: float, open_s: float) -> str:
     if open_s > 1.5 * closed_s:
-        times = f"{open_s / closed_s:.1f} times" if np.isfinite(open_s) else "endlessly"
+        waits = f"{open_s / closed_s:.1f} times as long" if np.isfinite(open_s) else "forever"
         return (
-            f"At the same rate, a client who comes when it suits them waits {times} as long (p99). In a closed loop nobody comes while the server is late: "
-            "the waits that would have been are left out (coordinated omission)."
+            f"At the same rate, clients that arrive on their own schedule wait {waits} (p99). In a closed loop nobody arrives while the server is late, "
+            "so those waits are missing from its figures (coordinated omission)."
         )
-    return "At this rate the server keeps up with clients who come when it suits them: both loops say the same."
+    return "At this rate the server also keeps up with clients that arrive on their own schedule: both loops agree."

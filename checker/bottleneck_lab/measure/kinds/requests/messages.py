@@ -1,4 +1,4 @@
-"""What is sent: HTTP requests put together of parts, so that thousands of them, no two alike, take little room and little time."""
+"""HTTP requests put together from parts, so that thousands of different ones take little memory and time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Messages:
-    """`rows`: N × K, for each request the numbers of its `parts`: first a head, as `head` makes it, then the parts of its body, in order."""
+    """`rows`: N × K, for each request the numbers of its `parts`: a head, as `head` makes it, then the parts of its body in order."""
 
     parts: list[bytes]
     rows: Array
 
     def whole(self, number: int) -> bytes:
-        """A request as it is sent; after the last comes the first again."""
+        """A request as it is sent; numbers past the last start again at the first."""
         first, *rest = self.rows[number % len(self.rows)]
         return message(self.parts[first], b"".join(self.parts[part] for part in rest))
 
@@ -30,7 +30,7 @@ class Messages:
 
     @classmethod
     def load(cls, path: Path) -> Messages:
-        """Reads them again."""
+        """Reads them back."""
         with np.load(path, allow_pickle=False) as saved:
             whole, ends = saved["parts"].tobytes(), saved["ends"].tolist()
             parts = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
@@ -38,10 +38,10 @@ class Messages:
 
 
 def head(method: str, path: str, content_type: str) -> bytes:
-    """The head of a request, but for its last line, which says how long its body is."""
+    """The head of a request without its last line, which gives the length of the body."""
     return f"{method} {path} HTTP/1.1\r\nHost: lab\r\nContent-Type: {content_type}\r\n".encode()
 
 
 def message(first: bytes, body: bytes) -> bytes:
-    """A whole request of a `head` and a body."""
+    """A whole request from a `head` and a body."""
     return b"%sContent-Length: %d\r\n\r\n%s" % (first, len(body), body)

@@ -1,4 +1,4 @@
-"""The parts that a server marks with `record_function`, as NVTX ranges: nsys sees no others, and only those within the captured window are made."""
+"""The parts that a server marks with `record_function`, as NVTX ranges, which nsys can see; only those within the captured window are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 VARIABLE = "LAB_NVTX"
-"""Tells the processes that a server starts that nsys is to see them, too."""
+"""Set for the processes that a server starts, so that nsys sees their parts too."""
 _shown = threading.Event()
 
 
@@ -36,22 +36,24 @@ class Range(contextlib.ContextDecorator):
 
 
 def asked() -> bool:
-    """Whether nsys is to see the parts of this process."""
+    """Whether this process marks its parts for nsys."""
     return VARIABLE in os.environ
 
 
 def mark() -> None:
-    """Has what is imported from now on mark its parts so, in processes that this one starts as well. Raises RuntimeError where PyTorch has no NVTX."""
+    """Makes modules imported from now on mark their parts with NVTX, also in child processes. Raises RuntimeError if PyTorch has no NVTX."""
     import torch
 
     if torch.version.cuda is None:
-        raise RuntimeError("This PyTorch is built without CUDA, and so without NVTX: nsys would see nothing of it.")
+        raise RuntimeError(
+            "This PyTorch was built without CUDA, and so without NVTX: nsys would not see the server's parts."
+        )
     torch.profiler.record_function = Range  # type: ignore[assignment,misc]  # a class is put in another's place
     os.environ[VARIABLE] = "1"
 
 
 def show(seconds: float) -> None:
-    """The captured window: for so long, parts that begin are marked."""
+    """The captured window: parts that begin within `seconds` are marked."""
     _shown.set()
     time.sleep(seconds)
     _shown.clear()

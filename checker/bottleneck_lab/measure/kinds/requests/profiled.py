@@ -1,6 +1,6 @@
 """The learner's server in the learner's own folder, for `lab run` and `lab profile`: no sandbox, no secrets, and with `--trace` under torch.profiler.
 
-Over a pipe it is told what to capture. When that is closed, it ends.
+A pipe tells it what to capture. When the pipe is closed, it ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from bottleneck_lab.measure.worker import load_module
 
 
 def capture(seconds: float, trace: Path | None) -> None:
-    """Records every thread of this process for so long; without `trace` nothing is written."""
+    """Records every thread of this process for `seconds`; without `trace` nothing is written."""
     import torch
 
-    # The only way to record threads that ran before the profiler; torch publishes no other name for it.
+    # The only way to record threads that started before the profiler; torch has no public name for it.
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with torch.profiler.profile(experimental_config=everywhere) as profiler:
         time.sleep(seconds)
@@ -41,17 +41,17 @@ class Served:
         self.options = options
 
     def serve(self) -> None:
-        """Loads the server and has it listen. It is not to return."""
+        """Loads the server and has it listen. It must not return."""
         module = load_module(self.options.entry)
         Channel(socket.socket(fileno=self.options.socket)).send(Ready())
         module.serve(socket.socket(fileno=self.options.listener))
 
     def prepare(self) -> None:
-        """Makes its first capture, which takes seconds to set up."""
+        """Makes a first capture, which takes seconds to set up."""
         capture(0.0, None)
 
     def capture(self, seconds: float) -> None:
-        """Captures it for so long, or has nsys see it for so long."""
+        """Captures it for `seconds`, or lets nsys see it for as long."""
         if self.options.nvtx:
             nvtx.show(seconds)
         else:
@@ -62,11 +62,11 @@ class Served:
         setattr(sys.modules[self.options.entry.stem], name, value)
 
     def end(self) -> None:
-        """Ends what it has started."""
+        """Ends what it started."""
 
 
 def obey(served: Served) -> None:
-    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) when it is told to, until the pipe is closed."""
+    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) on command, until the pipe is closed."""
     options = served.options
     with os.fdopen(options.control) as lines:
         for line in lines:
@@ -78,7 +78,7 @@ def obey(served: Served) -> None:
 
 
 def run_server(served: Served) -> None:
-    """Serves as it is told to, then ends this process. The profiler wants the main thread; the server does with another."""
+    """Serves until told to end, then ends this process. The profiler needs the main thread, so the server gets another."""
     options = served.options
     os.sched_setaffinity(0, loading_cores())
     if options.nvtx:
@@ -92,15 +92,15 @@ def run_server(served: Served) -> None:
 
 
 def _serve_to_the_end(served: Served) -> None:
-    """The server with whatever it raises, which ends this process."""
+    """Serves; if that returns or raises, this process ends."""
     try:
         run_child(lambda _: served.serve(), served.options)
     finally:
-        os._exit(1)  # it is not to return
+        os._exit(1)  # it must not return
 
 
 def controlled(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds where the process is told what to do, and whether nsys is to see its parts."""
+    """Adds the pipe of commands, and whether nsys should see the server's parts."""
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--nvtx", action="store_true")
     return parser

@@ -26,7 +26,7 @@ STEP_S = 2.0
 
 
 def run(context: Context[RequestsSettings], on_line: OnLine) -> int:
-    """Loads the server with more and more clients, then in a closed loop and an open one, side by side; its exit status, 0 where it served to the end."""
+    """Loads the server with more and more clients, then in a closed and an open loop, side by side; its exit status, 0 if it served to the end."""
     bench = JudgedBench.prepare(context)
 
     def work(server: LocalServer) -> None:
@@ -41,7 +41,7 @@ def run(context: Context[RequestsSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler; its exit status, 0 where it served to the end."""
+    """Captures the server under load with torch.profiler; its exit status, 0 if it served to the end."""
     bench = JudgedBench.prepare(context)
 
     def work(server: LocalServer) -> None:
@@ -51,7 +51,7 @@ def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) ->
 
 
 def under_load(context: Context[RequestsSettings], on_line: OnLine) -> int:
-    """Loads the server for as long as a capture needs, its parts marked as NVTX ranges meanwhile; its exit status, 0 where it served to the end."""
+    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit status, 0 if it served to the end."""
     bench = JudgedBench.prepare(context)
 
     def work(server: LocalServer) -> None:

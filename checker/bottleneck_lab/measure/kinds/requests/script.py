@@ -19,7 +19,7 @@ def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
-    """Loads the server and has it listen; it is not to return."""
+    """Loads the server and has it listen; it must not return."""
     module = load_module(options.entry)
     channel.send(Ready())
     module.serve(socket.socket(fileno=options.listener))

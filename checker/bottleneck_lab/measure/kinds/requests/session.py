@@ -1,4 +1,4 @@
-"""A server in a sandbox, and the verifier's word to it: started, waited for, loaded, watched."""
+"""A server in a sandbox: started, waited for, loaded, watched."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bottleneck_lab.measure.sandbox.process import Worker
 PROGRAM = "bottleneck_lab.measure.kinds.requests.script"
 BACKLOG = 1024
 ANSWER_S = 5.0
-"""Longest wait for the answer to a first request, which is then sent again."""
+"""Longest wait for the answer to a first request before another is sent."""
 SETTLE_S = 0.2
-"""After a level, for what is still to be said of it."""
+"""Wait after a level for late messages about it."""
 
 
 def listen(path: Path) -> socket.socket:
-    """A Unix socket that listens at `path`: a server in a sandbox gets its descriptor, and needs no network."""
+    """A Unix socket that listens at `path`: a server in a sandbox gets its descriptor and needs no network."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(BACKLOG)
@@ -36,7 +36,7 @@ def listen(path: Path) -> socket.socket:
 def start_server(
     context: WorkerContext, program: str, folder: Path, places: dict[str, int], environment: Path | None = None
 ) -> Worker:
-    """The process in which a server runs. `places`: the options of `program` that name descriptors; `environment`: of another server, which is told of it."""
+    """The process in which a server runs. `places`: the options of `program` that name descriptors; `environment`: of a Triton server, if it runs one."""
     arguments = ["--entry", str(folder / context.lab.spec.entry)]
     arguments += [part for option, fd in places.items() for part in (option, str(fd))]
     arguments += ["--environment", str(environment)] if environment else []
@@ -54,7 +54,7 @@ def start_server(
 
 
 class ServerSession:
-    """A server at one end. `batches`: what a device of the verifier's own has run for it, in order; here it has none."""
+    """A server. `batches`: what the verifier's device has run for it, in order; here there is none."""
 
     def __init__(self, session: Session, address: str) -> None:
         self.session = session
@@ -88,7 +88,7 @@ class ServerSession:
         self.session.freeze("while it was not under load")
 
     def thaw(self) -> None:
-        """Lets it go on."""
+        """Lets it run again."""
         self.session.worker.thaw()
 
     def cpu_s(self) -> float:
@@ -96,7 +96,7 @@ class ServerSession:
         return self.session.worker.cpu_s()
 
     def wait_until_loaded(self, start_s: float) -> None:
-        """Until its code is loaded. Raises the server's fault, and closes everything, where it is not within `start_s`."""
+        """Waits until its code is loaded. If that takes longer than `start_s`, raises the server's fault and closes everything."""
         try:
             self.session.expect(Ready, start_s, "starting up")
         except BaseException:
@@ -104,7 +104,7 @@ class ServerSession:
             raise
 
     def wait_until_it_answers(self, load: Load, start_s: float) -> None:
-        """Sends one request after another until one is answered. Raises the server's fault, and closes everything, when none is within `start_s`."""
+        """Sends one request after another until one is answered. If none is within `start_s`, raises the server's fault and closes everything."""
         try:
             self._first_answer(load, start_s)
         except BaseException:
@@ -120,7 +120,7 @@ class ServerSession:
         raise self.session.fault("timed out", f"starting up: no request was answered within {start_s:.0f} s.")
 
     def follow(self, seconds: float) -> None:
-        """Notes for so long what is said of the server. Raises its fault where it ends, or breaks a limit."""
+        """Handles messages about the server for `seconds`. Raises its fault if it ends or breaks a limit."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self.session.watch("serving")
@@ -139,7 +139,7 @@ class ServerSession:
         return result, self.batches[before:]
 
     def note(self, message: Message) -> None:
-        """Deals with what came over the channel. Raises the server's fault: while it serves it has nothing to say."""
+        """Handles a message. Raises the server's fault: while it serves it must not send any."""
         if isinstance(message, Failed):
             raise self.session.failed(message, "serving")
         if isinstance(message, Done):

@@ -1,7 +1,7 @@
-"""How long a hypervisor has kept a process that had something to do: time that passed in which it neither ran, nor slept, nor waited for other programs.
+"""How long a hypervisor kept a process with work to do from running: time in which it neither ran, nor slept, nor waited for other programs.
 
-The kernel says what the process ran and waited (proc(5), schedstat), and how much of the whole machine a hypervisor took (proc(5), stat: steal). Where it says
-neither, nothing counts as stolen. CPU time must not contain stolen time for this: without the kernel's CONFIG_PARAVIRT_TIME_ACCOUNTING less is found.
+The kernel reports how long the process ran and waited (proc(5), schedstat), and how much of the whole machine a hypervisor took (proc(5), stat: steal). If it
+reports neither, nothing counts as stolen. CPU time must not include stolen time: without the kernel's CONFIG_PARAVIRT_TIME_ACCOUNTING less is found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Stolen:
-    """What has been stolen from the calling thread since this was made."""
+    """The time stolen from the calling thread since this was created."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Stolen:
         used_ns: Callable[[], int] | None = None,
         machine_s: Callable[[], float] | None = None,
     ) -> None:
-        """`used_ns`: what the thread has run and waited for other programs so far; `machine_s`: what was stolen from all cores."""
+        """`used_ns`: how long the thread has run and waited for other programs so far; `machine_s`: what was stolen from all cores."""
         self._clock, self._used = clock, used_ns or _used_of_this_thread()
         self._machine_s = machine_s or stolen_from_machine_s
         self._machine_began_s = self._machine_s()
@@ -38,11 +38,11 @@ class Stolen:
         self._moments, self._totals = [clock()], [0]
 
     def ran(self) -> None:
-        """Since it was last noted, the thread had something to do."""
+        """Since the last note the thread had work to do."""
         self._note(self._moments[-1])
 
     def slept(self, until_ns: int) -> None:
-        """Since it was last noted, the thread slept; it was to go on at `until_ns` at the latest."""
+        """Since the last note the thread slept, to continue at `until_ns` at the latest."""
         self._note(until_ns)
 
     def _note(self, from_ns: int) -> None:
@@ -53,7 +53,7 @@ class Stolen:
         self._totals += [total, total + (lost if lost > LEAST_NS else 0)]
 
     def between(self, begin_ns: Array, end_ns: Array) -> Array:
-        """Nanoseconds stolen between moments: never more in all than the kernel says was stolen from the machine."""
+        """Nanoseconds stolen between two times; in total never more than the kernel says was stolen from the machine."""
         most_ns = (self._machine_s() - self._machine_began_s) * 1e9
         share = min(1.0, most_ns / self._totals[-1]) if self._totals[-1] else 0.0
         totals = share * np.array(self._totals)
@@ -62,7 +62,7 @@ class Stolen:
 
 
 def stolen_from_machine_s() -> float:
-    """Seconds of all cores that a hypervisor has kept to itself since boot; 0 where the kernel does not say."""
+    """Seconds that a hypervisor has taken from all cores since boot; 0 if the kernel does not say."""
     try:
         return int(STAT.read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
     except OSError:
@@ -70,7 +70,7 @@ def stolen_from_machine_s() -> float:
 
 
 def _used_of_this_thread() -> Callable[[], int]:
-    """What this thread has run and waited for other programs, ns. Where the kernel does not say how long it waited, all of the time."""
+    """How long this thread has run and waited for other programs, ns; all of the time if the kernel does not say how long it waited."""
     try:
         file = os.open(SCHEDSTAT, os.O_RDONLY)
     except OSError:

@@ -1,6 +1,6 @@
-"""The workspace's server under load, for a profiler of another maker's: `python -m bottleneck_lab.measure.kinds.requests.under_load`, in a workspace.
+"""The workspace's server under load, for an external profiler: `python -m bottleneck_lab.measure.kinds.requests.under_load`, in a workspace.
 
-Starts the server, warms it up, loads it while the captured window is open, and ends it. LAB_DEVICE and LAB_PHOTOS say on what device, with what data.
+Starts the server, warms it up, loads it while the captured window is open, and ends it. LAB_DEVICE and LAB_PHOTOS name the device and the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bottleneck_lab.workspace.home import home
 
 
 def main() -> int:
-    """Entry point: the server's exit status, 0 where it served to the end."""
+    """Entry point: the server's exit status, 0 if it served to the end."""
     workspace, device, data = Path.cwd(), cast("Device", os.environ["LAB_DEVICE"]), Path(os.environ["LAB_PHOTOS"])
     lab = open_workspace(workspace).lab
     kind = kind_of(lab)

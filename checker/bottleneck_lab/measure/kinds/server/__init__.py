@@ -1,11 +1,14 @@
-"""The `server` kind: what an inference server sustains, on a model whose device the verifier owns."""
+"""The `server` kind: what an inference server sustains, with a model on a device that the verifier owns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from bottleneck_lab.catalog import Device
+import msgspec
+
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Calls, Criteria
 from bottleneck_lab.measure.kinds.requests import Loaded
 from bottleneck_lab.measure.settings import WorkerSettings
@@ -16,16 +19,18 @@ if TYPE_CHECKING:
 
 
 class ServerSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """batch: images of the batch that the shipped server makes at most.
+    """batch: images in the largest batch that the shipped server makes. clients: connections of the closed loop.
 
     device_share: the device's time for an image of such a batch, as a share of the CPU time that the shipped pre-processing takes for one.
-    fixed_share: how much of the time of such a batch passes however few images are in it. clients: connections of the closed loop.
+    fixed_share: the part of an emulated device's time for such a batch that does not depend on the number of images.
+    most_members: networks in the ensemble on a GPU, at most.
     """
 
     batch: int = 16
     device_share: float = 0.5
     fixed_share: float = 0.2
     clients: int = 64
+    most_members: int = 128
 
 
 class ServerKind(Loaded[ServerSettings]):
@@ -43,6 +48,9 @@ class ServerKind(Loaded[ServerSettings]):
     }
     required = tuple(criteria)
     judge_calls: ClassVar[Calls] = {"load": 1, "reference_pixels": 1, "compare": 2}
+
+    def rehearsed(self, settings: ServerSettings) -> ServerSettings:
+        return msgspec.structs.replace(super().rehearsed(settings), most_members=4)
 
     def measure(self, context: Context[ServerSettings]) -> Measured:
         from bottleneck_lab.measure.kinds.server.check import measure
@@ -64,8 +72,15 @@ class ServerKind(Loaded[ServerSettings]):
 
         return run(context, on_line)
 
+    def problems(self, lab: Lab) -> Iterator[str]:
+        yield from super().problems(lab)
+        judge = lab.path / "judge.py"
+        if "cuda" in lab.spec.devices and judge.is_file() and "def member(" not in judge.read_text(encoding="utf-8"):
+            yield f"{judge}: `member` is missing; on cuda it is called without arguments."
+
     def run_note(self, device: Device) -> str:
-        return " Its speed is first set by what this machine can decode." if device == "virtual" else ""
+        what = "Its speed" if device == "virtual" else "The size of its model"
+        return f" {what} is first matched to how fast this machine decodes pictures."
 
 
 KIND = ServerKind()

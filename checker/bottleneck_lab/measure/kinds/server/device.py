@@ -1,7 +1,7 @@
-"""The device process of a server: runs the model's batches one at a time, as a GPU would, and keeps what came and when.
+"""The device process of a server: runs the model's batches one at a time, and keeps what came and when.
 
-Owned by the verifier: `python -I -m bottleneck_lab.measure.kinds.server.device`. The engine is emulated: it takes the time that a batch is set to take. The
-scores are real: a secret linear layer on what the batch shows, so that nobody can answer who has not had this picture run.
+Owned by the verifier: `python -I -m bottleneck_lab.measure.kinds.server.device`. The `emulated` model takes the time that a batch is set to take; the `cuda`
+model is an ensemble on the GPU (ensemble.py). Either has secret weights, so nobody can give a picture's scores without having had it run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import random
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,55 +26,72 @@ from bottleneck_lab.measure.channel.messages import (
     Message,
     Ran,
     Ready,
+    Score,
+    Scored,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
 from bottleneck_lab.measure.kinds.feed.device import Batch, Device, EmulatedEngine
 from bottleneck_lab.measure.kinds.server.learner_api import CLASSES, MAX_BATCH
-from bottleneck_lab.measure.kinds.server.pixels import IMAGES, MEAN, STD
+from bottleneck_lab.measure.kinds.server.pixels import BLOCK, IMAGES, levels
+from bottleneck_lab.measure.rehearsed import stand_in
+from bottleneck_lab.measure.worker import load_module
 
-BLOCK = 16
 KEPT_SHARE = 0.06
 """Share of the images whose pixels are kept for the verifier."""
 
 Array = np.ndarray[Any, Any]
 
 
-def block_means(images: Array) -> Array:
-    """Means of 16×16 blocks: N×3×H×W to N × H/16 × W/16 × 3, float32, in the images' own unit."""
-    _, _, height, width = images.shape
-    rows = np.add.reduceat(images, range(0, width, BLOCK), axis=3, dtype=np.float32)
-    blocks = np.add.reduceat(rows, range(0, height, BLOCK), axis=2)
-    means: Array = blocks.transpose(0, 2, 3, 1) / np.float32(BLOCK * BLOCK)
-    return means
+class Model(Protocol):
+    """What answers batches, one at a time: an engine of the `feed` kind that also knows what it saw and what it said."""
+
+    def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
+        """Starts a batch and returns when it started, in ns of the monotonic clock."""
+
+    def ended_ns(self) -> int | None:
+        """When the running batch ended, or None while it runs."""
+
+    def patience_s(self) -> float:
+        """How long to wait before asking again."""
+
+    def step_s(self, batch: int) -> float:
+        """Seconds that a batch of so many images takes with nothing else to do."""
+
+    def step_again_s(self, batch: int) -> float:
+        """The same, measured later."""
+
+    def answer(self) -> tuple[Array, Array]:
+        """Of the batch that ended last: its scores, N×10 float32, and the levels that the model saw, as `levels` makes them."""
 
 
-def levels(images: Array) -> Array:
-    """What the model sees of images, uint8 or float32 normalised: means of blocks as levels of 0–255, uint8."""
-    means = block_means(images)
-    if images.dtype != np.uint8:
-        means = (means * STD.reshape(3) + MEAN.reshape(3)) * 255
-    seen: Array = np.nan_to_num(np.clip(means, 0, 255)).round().astype(np.uint8)
-    return seen
-
-
-class BatchEngine(EmulatedEngine):
-    """Takes `fixed_s` for any batch and `image_s` for each image in it."""
+class EmulatedModel(EmulatedEngine):
+    """Takes `fixed_s` for any batch and `image_s` for each image in it. Its scores are a secret linear layer on what the batch shows."""
 
     def __init__(self, fixed_s: float, image_s: float) -> None:
         super().__init__(image_s, 1)
         self._fixed_ns = round(fixed_s * 1e9)
+        shape = ((IMAGES.shape[1] // BLOCK) * (IMAGES.shape[2] // BLOCK) * 3, CLASSES)
+        weights = np.random.default_rng(random.SystemRandom().getrandbits(128)).normal(size=shape)
+        self._weights = (weights / shape[0] ** 0.5).astype(np.float32)
 
     def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
         started_ns = super().start(images, labels, arrived_ns)
         self._end_ns += self._fixed_ns
+        self._seen = levels(images)
         return started_ns
+
+    def step_s(self, batch: int) -> float:
+        return (self._fixed_ns + self._sample_ns * batch) / 1e9
+
+    def answer(self) -> tuple[Array, Array]:
+        seen = self._seen.reshape(len(self._seen), -1).astype(np.float32) / 255 - 0.5
+        return (seen @ self._weights).astype(np.float32), self._seen
 
 
 @dataclass(kw_only=True)
 class Request(Batch):
-    """A batch to answer. `means` is what the model sees of it, `kept` the rows whose pixels are kept."""
+    """A batch to answer; `kept`: the rows whose pixels are kept."""
 
-    means: Array
     kept: Array
 
 
@@ -81,10 +99,9 @@ class Request(Batch):
 class ServingDevice(Device):
     """A device that answers batches with scores."""
 
+    engine: Model
+
     def __post_init__(self) -> None:
-        shape = ((IMAGES.shape[1] // BLOCK) * (IMAGES.shape[2] // BLOCK) * 3, CLASSES)
-        weights = np.random.default_rng(random.SystemRandom().getrandbits(128)).normal(size=shape)
-        self._weights = (weights / shape[0] ** 0.5).astype(np.float32)
         self._rng = random.SystemRandom()
 
     def _take(self, message: Message) -> None:
@@ -102,17 +119,39 @@ class ServingDevice(Device):
             raise Malformed(f"a batch of {asked.count} images")
         images = np.array(self._samples(asked))
         kept = np.array([row for row in range(asked.count) if self._rng.random() < KEPT_SHARE], np.int64)
-        means = levels(images)
-        return Request(asked.slot, images, kept, images[kept], arrived_ns, means=means, kept=kept)
+        return Request(asked.slot, images, kept, images[kept], arrived_ns, kept=kept)
 
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         assert isinstance(batch, Request)
         self.running = None
-        seen = batch.means.reshape(len(batch.means), -1).astype(np.float32) / 255 - 0.5
-        scores = (seen @ self._weights).astype(np.float32)
+        scores, seen = self.engine.answer()
         self._to_host(Inferred(batch.slot, scores))
         times = (batch.arrived_ns, batch.started_ns, ended_ns)
-        self.verifier.send(Ran(*times, scores, batch.means, batch.kept, batch.kept_samples))
+        self.verifier.send(Ran(*times, scores, seen, batch.kept, batch.kept_samples))
+
+    def _from_verifier(self) -> None:
+        message = self.verifier.receive(10)
+        if isinstance(message, Score):
+            while self.running or self.queue:
+                self._advance()
+            self.verifier.send(Scored(np.concatenate([self._alone(image[None]) for image in message.images])))
+
+    def _alone(self, image: Array) -> Array:
+        """Scores of a batch of one image."""
+        self.engine.start(image, np.zeros(1, np.int64), time.monotonic_ns())
+        while self.engine.ended_ns() is None:
+            time.sleep(self.engine.patience_s())
+        return self.engine.answer()[0]
+
+
+def model_of(options: argparse.Namespace) -> Model:
+    """The model that the options ask for."""
+    if options.engine == "emulated":
+        return EmulatedModel(options.fixed_s, options.image_s)
+    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+
+    stand_in("cuda")
+    return Ensemble(options.members, load_module(options.judge).member)
 
 
 def main() -> None:
@@ -121,14 +160,18 @@ def main() -> None:
     parser.add_argument("--host", type=int, required=True)
     parser.add_argument("--verifier", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
-    parser.add_argument("--fixed-s", type=float, required=True)
-    parser.add_argument("--image-s", type=float, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
+    parser.add_argument("--fixed-s", type=float, default=0.0)
+    parser.add_argument("--image-s", type=float, default=0.0)
+    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--judge", type=Path)
     options = parser.parse_args()
-    engine = BatchEngine(options.fixed_s, options.image_s)
+    model = model_of(options)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))
-    device = ServingDevice(host, verifier, Arena.attach(options.arena), engine, IMAGES, MAX_BATCH)
-    verifier.send(DeviceReady(engine.step_s(1)))
+    device = ServingDevice(host, verifier, Arena.attach(options.arena), model, IMAGES, MAX_BATCH)
+    verifier.send(DeviceReady(model.step_s(options.batch)))
     with contextlib.suppress(Closed):
         device.run()
 

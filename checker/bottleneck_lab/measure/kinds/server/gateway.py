@@ -1,4 +1,4 @@
-"""What stands before a Triton Inference Server: clients ask as they ask every server of the lab, and it asks Triton.
+"""A gateway to a Triton Inference Server: clients call it like any server of the lab, and it calls Triton.
 
 `POST /classify` with a JPEG file becomes a request of Triton's own protocol (KServe's, with the binary extension) to the model `classify`.
 """
@@ -25,7 +25,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too L
 
 
 class Gateway:
-    """Answers on a socket with what the server says; while it starts, who asks waits."""
+    """Answers on a socket with what the server says; requests wait while it starts."""
 
     def __init__(self, server: Tritonserver) -> None:
         self._server = server
@@ -44,15 +44,15 @@ class Gateway:
             self._server.start(size)
 
     def capture(self, seconds: float, trace: Path | None) -> None:
-        """Captures the server's models for so long, to `trace` or for nsys. Raises TritonError where one does not answer."""
+        """Captures the server's models for `seconds`, to `trace` or for nsys. Raises TritonError if one does not answer."""
         self._server.capture(seconds, trace)
 
     def statistics(self) -> str:
-        """How the server's models fared, as text."""
+        """The server's statistics of its models, as text."""
         return self._server.statistics()
 
     def close(self) -> None:
-        """Ends the server, and its word counts no more."""
+        """Ends the server; its end is no longer reported."""
         self._changing.acquire()
         self._server.close()
 
@@ -81,7 +81,7 @@ class Gateway:
         (method, path, *_), headers = await read_head(reader)
         length = int(headers.get("content-length", "0"))
         if length > MOST_BODY_BYTES:
-            writer.write(reply(413, {"error": f"a picture has at most {MOST_BODY_BYTES} bytes"}))
+            writer.write(reply(413, {"error": f"a picture may have at most {MOST_BODY_BYTES} bytes"}))
             return False
         body = await reader.readexactly(length)
         while self._changing.locked():
@@ -89,7 +89,7 @@ class Gateway:
         if (method, path) == ("POST", "/classify"):
             status, said = await upstream.infer(body)
         else:
-            status, said = 404, {"error": "there is POST /classify"}
+            status, said = 404, {"error": "only POST /classify is served"}
         if status >= 500:
             self._complain(str(said["error"]))
         writer.write(reply(status, said))
@@ -97,7 +97,7 @@ class Gateway:
         return True
 
     def _complain(self, problem: str) -> None:
-        """Shows what has gone wrong in the learner's models, once."""
+        """Shows, once, what went wrong in the learner's models."""
         if not self._complained:
             sys.stdout.write(f"Triton could not answer a request: {problem}\n")
             sys.stdout.flush()
@@ -105,19 +105,19 @@ class Gateway:
 
 
 class Upstream:
-    """A connection to Triton, opened when it is first needed and again when it was closed."""
+    """A connection to Triton, opened when first needed and reopened after it was closed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def infer(self, picture: bytes) -> tuple[int, dict[str, Any]]:
-        """HTTP status and answer for a picture: its scores, or what Triton says is wrong."""
+        """HTTP status and answer for a picture: its scores, or Triton's error."""
         try:
             status, body = await self._ask(infer_request(picture))
         except (OSError, asyncio.IncompleteReadError):
             self.close()
-            return 503, {"error": "Triton is not there"}
+            return 503, {"error": "Triton cannot be reached"}
         return answer_of(status, body)
 
     async def _ask(self, message: bytes) -> tuple[int, bytes]:
@@ -143,7 +143,7 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[list[str], Mapping[st
 
 
 def infer_request(picture: bytes) -> bytes:
-    """A request of Triton's protocol: its head, what it asks for as JSON, and the picture as a string tensor, its length first."""
+    """A request in Triton's protocol: head, JSON description, and the picture as a string tensor preceded by its length."""
     tensor = {"name": "picture", "datatype": "BYTES", "shape": [1, 1]}
     asked = {
         "inputs": [{**tensor, "parameters": {"binary_data_size": len(picture) + 4}}],
@@ -158,7 +158,7 @@ def infer_request(picture: bytes) -> bytes:
 
 
 def answer_of(status: int, body: bytes) -> tuple[int, dict[str, Any]]:
-    """What a client is told: the scores, or the error with Triton's own status."""
+    """What the client gets: the scores, or the error with Triton's own status."""
     said = json.loads(body)
     if status != 200:
         return status, {"error": said.get("error", "")}

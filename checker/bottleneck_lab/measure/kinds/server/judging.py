@@ -1,9 +1,9 @@
-"""Whether what a server answered is right: every reply is traced to the batch of the model that gave its scores."""
+"""Whether a server's answers are right: every reply is traced to the batch that gave its scores."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -16,18 +16,20 @@ from bottleneck_lab.measure.kinds.server.pictures import Strips
 from bottleneck_lab.measure.kinds.server.pixels import as_pixels
 
 LIGHT_AT_MOST = 3.0
-"""Levels of 255 by which the means of a picture's blocks may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
-SCORES_WITHIN = 2e-4
-"""Scores may be rounded to four digits."""
+"""Levels of 255 by which a picture's block means may differ from the right ones: filters and decoders differ by 2, other pictures by 20."""
+SCORES_WITHIN = 1e-3
+"""Scores may be rounded to three digits, and a GPU's differ by 1e-4 with the size of the batch. Those of two pictures differ by 0.5."""
 MAX_COMPARED = 150
-"""Pictures whose pixels are compared: each takes as long as a server has for it."""
+"""Pictures whose pixels are compared: each costs as much time as a server spends on one."""
+SCORED_AGAIN = 16
+"""Pictures that the model runs again, each alone."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """All images that the device has run, one row each: what the model saw, what it answered, when it ended."""
+    """All images that the device has run, one row each: what the model saw, its scores, and when the batch ended."""
 
     means: Array
     scores: Array
@@ -43,7 +45,7 @@ class Runs:
         return cls(means, np.concatenate([batch.scores for batch in batches]), ended_ns)
 
     def nearest(self, seen: Array) -> tuple[Array, Array]:
-        """For each picture, of which the model must have seen `seen` (N×588), the image most like it, and by how much the two differ, levels of 255."""
+        """For pictures of which the model must have seen `seen` (N×588): the row most like each, and by how many levels of 255 they differ."""
         square = (seen**2).sum(1)[:, None] + (self.means**2).sum(1)[None] - 2 * seen @ self.means.T
         rows = square.argmin(1)
         return rows, np.abs(self.means[rows] - seen).mean(1)
@@ -61,7 +63,7 @@ def check_answers(level: Level, batches: Sequence[Ran], strips: Strips, *, all_o
     answered = np.flatnonzero(level.status == OK)
     runs = Runs.of(batches)
     if not len(answered) or not len(runs.means):
-        return "Requests were answered that the model was never asked." if len(answered) else None
+        return "Requests were answered, but the model was never asked." if len(answered) else None
     rows, apart = runs.nearest(seen_by_model(strips, level.asked[answered]))
     for number, row, difference in zip(answered, rows, apart, strict=True):
         if problem := _wrong(level, int(number), runs, int(row), float(difference)):
@@ -92,7 +94,7 @@ def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str
     if scores is None or len(scores) != runs.scores.shape[1]:
         return 'its reply is not JSON of the form {"scores": [10 numbers]}.'
     if apart > LIGHT_AT_MOST:
-        return f"it was answered, but the model was never given its picture; the nearest that it got differs by {apart:.0f} levels of 255."
+        return f"it was answered, but the model was never given its picture; the closest one that it got differs by {apart:.0f} levels of 255."
     if runs.ended_ns[row] > level.ended_ns[number]:
         return "it was answered before the model had run its picture."
     if np.abs(scores - runs.scores[row]).max() > SCORES_WITHIN:
@@ -103,7 +105,7 @@ def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str
 def check_pixels(
     levels: Sequence[Level], batches: Sequence[Ran], strips: Strips, judge: ModuleType
 ) -> tuple[str | None, int]:
-    """What is wrong with the pixels that were kept, if anything, and how many pictures were compared."""
+    """What is wrong with the kept pixels, if anything, and how many pictures were compared."""
     pictures = np.concatenate([level.asked for level in levels])
     sent = Runs(seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures)))
     checked = 0
@@ -114,8 +116,27 @@ def check_pixels(
         want = judge.reference_pixels(strips.file(pictures[rows[0]]))
         checked += 1
         if complaint := judge.compare(as_pixels(image), want):
-            return f"The model was given a picture wrongly: {complaint}.", checked
+            return f"The model was given a wrong picture: {complaint}.", checked
     return None, checked
+
+
+def scores_apart(batches: Sequence[Ran], alone: Callable[[Array], Array]) -> float:
+    """The largest difference between a score that the model gave in a batch and the one that it gives the same picture alone, over the score where that is
+    larger than 1.
+
+    `alone` gives the scores of images, each run by itself. 0 where no pixels were kept.
+    """
+    kept = [
+        (image, batch.scores[row])
+        for batch in batches
+        for row, image in zip(batch.kept, batch.kept_images, strict=True)
+        if batch.kept_images.dtype == batches[0].kept_images.dtype
+    ]
+    chosen = _spread(kept, SCORED_AGAIN)
+    if not chosen:
+        return 0.0
+    images, scores = (np.stack(each) for each in zip(*chosen, strict=True))
+    return float((np.abs(alone(images) - scores) / np.maximum(1, np.abs(scores))).max())
 
 
 def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:
@@ -125,5 +146,5 @@ def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:
 
 
 def _spread(items: list[tuple[Array, Array]], most: int) -> list[tuple[Array, Array]]:
-    """At most so many, evenly over all."""
+    """At most `most` of them, spread evenly."""
     return items[:: max(1, -(-len(items) // most))]

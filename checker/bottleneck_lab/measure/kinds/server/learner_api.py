@@ -1,6 +1,6 @@
-"""What a server sees of the device process: a model that takes a batch of images and returns their scores.
+"""The server's side of the device process: a model that takes a batch of images and returns their scores.
 
-Runs in the learner's process, next to the learner's code; nothing it says is believed.
+Runs in the learner's process, next to the learner's code; the verifier believes nothing it says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Model:
-    """The lab's model on its device. Call it with a batch; any thread may, and three batches may be under way at once."""
+    """The lab's model on its device. Any thread may call it with a batch; three batches may be in flight at once."""
 
     def __init__(self, channel: Channel, arena: Arena, range_: Range | None = None) -> None:
         self._channel = channel
@@ -39,7 +39,7 @@ class Model:
         threading.Thread(target=self._read, name="model", daemon=True).start()
 
     def __call__(self, images: Any) -> Array:
-        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 normalised, on the host. Waits until the batch has run.
+        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 normalised, on the host. Returns when the batch has run.
 
         Raises ValueError for anything else.
         """
@@ -55,7 +55,7 @@ class Model:
             return answer.result()
 
     def _read(self) -> None:
-        """Hands every answer to the thread that waits for it; says why to all when the device has gone."""
+        """Hands each answer to the thread that waits for it; raises in all of them when the device is gone."""
         try:
             while True:
                 message = self._channel.receive(None)

@@ -1,6 +1,6 @@
-"""perf_analyzer, the load generator of Triton's own guides, on the same server: its figures beside those of `lab run`.
+"""perf_analyzer, the load generator in Triton's own guides, on the same server: its figures beside those of `lab run`.
 
-It lies in the environment of the Triton server, and asks Triton itself, without the gateway before it.
+It is installed in the environment of the Triton server, and calls Triton directly, without the gateway.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 PICTURES = 64
 """Sent over and over."""
 WINDOWS, WINDOW_MS = 3, 2000
-"""It measures in windows, at least three; its report is of all three."""
+"""It measures in at least three windows; its report covers all of them."""
 LOOK_S, LIMIT_S = 0.1, 60.0
 _PROBE_S = 10.0
-_ANEW = "`lab data tritonserver` sets it up beside Triton."
+_ANEW = "`lab data tritonserver` installs it with Triton."
 _WHY = (
-    "`lab run` counts from when a request was due, perf_analyzer from when it sends it. At a given rate it sends from 4 threads (--max-threads), each of "
-    "which waits for its answer: what is due meanwhile is sent late or never, and its wait is left out. With --async it waits for no answer. Its moments "
-    "are always those of one draw: compare how many requests a second came of it, too."
+    "`lab run` measures from when a request was due, perf_analyzer from when it sends it. At a given rate it sends from 4 threads (--max-threads), and "
+    "each waits for its answer: requests due meanwhile are sent late or never, and their wait is left out. With --async it does not wait. It always draws "
+    "the same arrival times, so compare the requests/s that it reached, too."
 )
 
 
@@ -41,7 +41,7 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """What one loop came to: which it was, who made it, answers a second, p50 and p99 in ms."""
+    """The result of one loop: its name, who made it, answers/s, p50 and p99 in ms."""
 
     loop: str
     by: str
@@ -51,12 +51,12 @@ class Row:
 
 
 def closed_loop(clients: int) -> tuple[str, ...]:
-    """The options of so many clients, each of which sends when it has its answer."""
+    """The options of a closed loop of so many clients."""
     return ("--concurrency-range", str(clients))
 
 
 def open_loop(rate: float) -> tuple[str, ...]:
-    """The options of so many requests a second that do not wait for each other."""
+    """The options of an open loop at `rate` requests/s."""
     return ("--request-rate-range", f"{rate:.1f}", "--request-distribution", "poisson")
 
 
@@ -74,18 +74,18 @@ def write_pictures(pictures: Sequence[bytes], path: Path) -> None:
 
 
 def read_report(path: Path, loop: str, by: str) -> Row:
-    """What it reports of one loop. Raises FailedError where that is not a report of one."""
+    """Its report of one loop. Raises FailedError if the file is not one."""
     try:
         with path.open(newline="") as file:
             (row,) = csv.DictReader(file)
         rate, p50_us, p99_us = (float(row[name]) for name in ("Inferences/Second", "p50 latency", "p99 latency"))
     except (OSError, ValueError, KeyError) as error:
-        raise FailedError("its report is not one of one loop") from error
+        raise FailedError("its report does not describe one loop") from error
     return Row(loop, by, rate, p50_us / 1000, p99_us / 1000)
 
 
 def row_of(level: Level, seconds: float, loop: str) -> Row:
-    """What `lab run` itself found in a loop of so many seconds."""
+    """What `lab run` itself found in a loop of `seconds`."""
     found = step(0, level, seconds)
     return Row(loop, "lab run", found.rate, 1000 * found.p50_s, 1000 * found.p99_s)
 
@@ -97,9 +97,9 @@ class PerfAnalyzer:
     home: Path
 
     def version(self) -> str:
-        """What it calls itself. Raises MachineError, with the remedy, where it is not there or does not start."""
+        """Its version. Raises MachineError, with the remedy, if it is missing or does not start."""
         if not self._program.is_file():
-            raise MachineError("perf_analyzer is not set up.", _ANEW)
+            raise MachineError("perf_analyzer is not installed.", _ANEW)
         try:
             told = subprocess.run(
                 [str(self._program), "--version"],
@@ -119,9 +119,9 @@ class PerfAnalyzer:
     def run(
         self, url: str, folder: Path, loop: Sequence[str], janitor: Janitor, watch: Callable[[float], None]
     ) -> Path:
-        """Has it make one loop with `pictures.json` of the folder: its report. `watch` is called meanwhile, with how many seconds it may take.
+        """Runs one loop with the folder's `pictures.json`; the path of its report. `watch` is called meanwhile, with the seconds it may take.
 
-        Raises FailedError where it fails.
+        Raises FailedError if it fails.
         """
         report, log = folder / "report.csv", folder / "log"
         with log.open("wb") as out:
@@ -149,7 +149,7 @@ class PerfAnalyzer:
         return self.home / "env" / "bin" / "perf_analyzer"
 
     def _environment(self) -> dict[str, str]:
-        """It is linked to a CUDA library, which lies beside it."""
+        """With the CUDA library that it is linked to."""
         libraries = self.home.glob("env/lib/python3*/site-packages/nvidia/cuda_runtime/lib")
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))}
 
@@ -159,13 +159,13 @@ def _wait(process: subprocess.Popen[bytes], watch: Callable[[float], None]) -> N
         if process.poll() is not None:
             return
         watch(LOOK_S)
-    raise FailedError(f"it had not ended after {LIMIT_S:.0f} s")
+    raise FailedError(f"it was still running after {LIMIT_S:.0f} s")
 
 
 def show(rows: Sequence[Row], version: str) -> str:
-    """Text for a terminal: who found what in each loop, and why they differ."""
+    """Text for a terminal: both tools' figures for each loop, and why they differ."""
     lines = [
-        f"The same with perf_analyzer {version}, which asks Triton itself:",
+        f"The same loops by perf_analyzer {version}, which calls Triton directly:",
         "",
         f"{'':<24}requests/s  p50 ms  p99 ms",
     ]
@@ -176,4 +176,4 @@ def show(rows: Sequence[Row], version: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
+    return (text.strip().splitlines() or ["it printed nothing"])[-1]

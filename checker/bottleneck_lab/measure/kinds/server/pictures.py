@@ -1,7 +1,7 @@
-"""The pictures that are sent: JPEG files as unlike each other as there are requests, made for the price of copying their bytes.
+"""The pictures that are sent: a different JPEG file for every request, for the price of copying its bytes.
 
-A JPEG file with restart markers falls into strips that decode alone. A picture is put together of strips of photographs, drawn in secret: no two requests
-are alike, no file was there before the check, and what a server has to see in it is known without decoding it.
+A JPEG file with restart markers consists of strips that decode independently. A picture is put together from strips of photographs, drawn in secret: no two
+requests are alike, no file existed before the check, and what a server must see in it is known without decoding it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from bottleneck_lab.measure.kinds.requests.messages import Messages, head
-from bottleneck_lab.measure.kinds.server.device import block_means
+from bottleneck_lab.measure.kinds.server.pixels import block_means
 
 WIDTH, HEIGHT = 1024, 768
 STRIPS = 8
@@ -59,7 +59,7 @@ class Strips:
         return np.ascontiguousarray(whole[:, 1:-1])  # the crop leaves out half a strip above and below
 
     def messages(self, asked: Array) -> Messages:
-        """Requests with these pictures, put together by whoever sends them."""
+        """Requests with these pictures, which the load generator puts together."""
         scans = [scan + _mark(place) for photo in self.scans for place, scan in enumerate(photo)]
         places = 2 + asked * STRIPS + np.arange(STRIPS)
         first = np.broadcast_to([0, 1], (len(asked), 2))
@@ -72,7 +72,7 @@ def _mark(place: int) -> bytes:
 
 
 def make_strips(data: Path, rng: np.random.Generator, sources: int = SOURCES) -> Strips:
-    """Strips of photographs of the data set at `data`, cut out where the generator says."""
+    """Strips of photographs of the data set at `data`, cut out at random places."""
     manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
     names = [photo["name"] for photo in manifest["photos"] if photo["set"] == "large"]
     cuts = [_cut(data / names[index], rng) for index in rng.permutation(len(names))[:sources]]
@@ -102,7 +102,7 @@ def _split(file: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _means(picture: Image.Image) -> Array:
-    """Of each strip, the means of 16×16 blocks of the resized picture, as wide as the crop: STRIPS × 2 × 14 × 3."""
+    """For each strip, the means of 16×16 blocks of the resized picture, as wide as the crop: STRIPS × 2 × 14 × 3."""
     left = (RESIZED[0] - CROP) // 2
     resized = np.asarray(picture.resize(RESIZED, Image.Resampling.BILINEAR))[:, left : left + CROP]
     means = block_means(resized.transpose(2, 0, 1)[None])[0]

@@ -16,13 +16,13 @@ _CONSTANT = re.compile(r"^MAX_BATCH\s*=\s*(\d+)", re.MULTILINE)
 
 
 def max_batch_of(entry: Path) -> int | None:
-    """The constant MAX_BATCH of a server's file; None where there is none to vary."""
+    """The constant MAX_BATCH in a server's file; None if there is none to vary."""
     found = _CONSTANT.search(entry.read_text(encoding="utf-8", errors="replace"))
     return int(found[1]) if found else None
 
 
 def point(size: int, level: Level, seconds: float, images: list[int]) -> Point:
-    """What a closed loop of so many seconds says. `images`: of each batch that the device ran in it."""
+    """The result of a closed loop of `seconds`. `images`: the number in each batch that the device ran."""
     latencies_s = level.latencies_s()
     quantiles = (float(np.quantile(latencies_s, share, method="higher")) for share in (0.5, 0.99))
     p50_s, p99_s = (value if np.isfinite(value) else None for value in quantiles)
@@ -33,7 +33,7 @@ def show_plateau(plateau: Plateau) -> str:
     """Text for a terminal: rate and latency by maximum batch size, the rates drawn."""
     most = max((each.rate for each in plateau.points), default=0.0) or 1.0
     lines = [
-        f"{plateau.clients} clients at once, by maximum batch size:",
+        f"{plateau.clients} concurrent clients, by maximum batch size:",
         "",
         "MAX_BATCH  images  requests/s  p50 ms  p99 ms",
     ]

@@ -26,18 +26,18 @@ from bottleneck_lab.measure.kinds.server import ServerSettings, perf_analyzer, t
 from bottleneck_lab.measure.kinds.server.check import Bench, preprocess_s
 from bottleneck_lab.measure.kinds.server.perf_analyzer import FailedError, PerfAnalyzer, Row, read_report, row_of
 from bottleneck_lab.measure.kinds.server.plateau import SIZES, max_batch_of, point, show_plateau
-from bottleneck_lab.measure.kinds.server.session import device_times_s, start_device
+from bottleneck_lab.measure.kinds.server.sizing import size_model, start_device
 from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.server.profiled"
-STANDS_FOR = "an accelerator whose time for a batch is set by what the shipped pre-processing takes on this machine"
+STANDS_FOR = "an accelerator whose time per batch is set from the time of the shipped pre-processing on this machine"
 LOOK_S = 0.1
 POINT_S, CAPTURED_POINT_S = 2.5, 1.5
-"""How long each maximum batch size is loaded: in `lab run`, and after a capture."""
+"""How long the server is loaded with each maximum batch size: in `lab run`, and after a capture."""
 
 
 def run(context: Context[ServerSettings], on_line: OnLine) -> int:
-    """Loads the server with each maximum batch size, then in a closed loop and in an open one, side by side; its exit status, 0 where it served to the end."""
+    """Loads the server with each maximum batch size, then in a closed and an open loop, side by side; its exit status, 0 if it served to the end."""
     bench = Bench.prepare(context, context.workspace)
     size, (port,) = _max_batch(bench), tritonserver.free_ports(1)
 
@@ -52,7 +52,7 @@ def run(context: Context[ServerSettings], on_line: OnLine) -> int:
 
 
 def _by_perf_analyzer(server: LocalServer, bench: Bench, home: Path, url: str, found: tuple[Level, Level]) -> str:
-    """The closed and the open loop once more by perf_analyzer, beside what was found: as text, or why there is nothing to show."""
+    """The closed and the open loop by perf_analyzer, beside the figures found: as text, or why there are none."""
     clients, rate = bench.context.settings.batch, found[0].rate(LOOP_S)
     closed, opened = perf_analyzer.closed_loop(clients), perf_analyzer.open_loop(rate)
     names = [f"closed loop, {clients} clients ({' '.join(closed)})", f"open loop, {rate:.1f}/s ({' '.join(opened)})"]
@@ -72,12 +72,12 @@ def _by_perf_analyzer(server: LocalServer, bench: Bench, home: Path, url: str, f
     except MachineError as error:
         return f"{error.message} {error.remedy}\n"
     except FailedError as error:
-        return f"perf_analyzer measured nothing: {error}.\n"
+        return f"perf_analyzer gave no result: {error}.\n"
     return perf_analyzer.show([*first, *second], version)
 
 
 def _max_batch(bench: Bench) -> int | None:
-    """The largest batch that the server makes, as its own files say."""
+    """The largest batch that the server makes, according to its own files."""
     workspace = bench.context.workspace
     return (
         tritonserver.max_batch_of(workspace / tritonserver.MODELS)
@@ -87,7 +87,7 @@ def _max_batch(bench: Bench) -> int | None:
 
 
 def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) -> Plateau:
-    """What the server answers with one maximum batch size after another, each for so many seconds; it has its own again afterwards."""
+    """The server's rate with one maximum batch size after another, each for `point_s`; afterwards it gets its own back."""
     points, clients = [], bench.context.settings.clients
     for size in SIZES:
         server.tell("MAX_BATCH", size)
@@ -101,13 +101,13 @@ def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) ->
 
 
 def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler, the device's batches beside it; its exit status, 0 where it served to the end."""
+    """Captures the server under load with torch.profiler and adds the device's batches; its exit status, 0 if it served to the end."""
     bench = Bench.prepare(context, context.workspace)
     size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
-        while not trace.exists():  # a server does not change its batches before it is written
+        while not trace.exists():  # the batch size must not change before the trace is written
             server.follow(LOOK_S)
         if size is not None:
             write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
@@ -115,12 +115,12 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
     status, batches = _serve(bench, work, on_line, trace)
     if trace.is_file():
         rows = [(f"inference (batch {len(batch.means)})", batch.started_ns, batch.ended_ns) for batch in batches]
-        add_rows(trace, rows, STANDS_FOR, cut=True)
+        add_rows(trace, rows, None if context.device == "cuda" else STANDS_FOR, cut=True)
     return status
 
 
 def under_load(context: Context[ServerSettings], on_line: OnLine) -> int:
-    """Loads the server for as long as a capture needs, its parts marked as NVTX ranges meanwhile; its exit status, 0 where it served to the end."""
+    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit status, 0 if it served to the end."""
     bench = Bench.prepare(context, context.workspace)
 
     def work(server: LocalServer) -> None:
@@ -132,10 +132,10 @@ def under_load(context: Context[ServerSettings], on_line: OnLine) -> int:
 def _serve(
     bench: Bench, work: Work, on_line: OnLine, trace: Path | None = None, options: tuple[str, ...] = ()
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server on a device of its own until the work on it is done: its exit status and what its device ran. `options`: of its process."""
+    """Runs the learner's server with a device until `work` is done: its exit status and what the device ran. `options`: of the server's process."""
     context = bench.context
-    times_s = device_times_s(context.settings, preprocess_s(context, bench))
-    with start_device(context, times_s) as device, listen(address_of(context)) as listener:
+    sizing = size_model(context, preprocess_s(context, bench))
+    with start_device(context, sizing) as device, listen(address_of(context)) as listener:
         fds = {
             "--socket": device.script_socket.fileno(),
             "--arena": device.arena.fd,

@@ -16,7 +16,7 @@ from bottleneck_lab.measure.worker import load_module, serve
 
 
 def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what an inference server needs: where its device is, and the environment and port of a Triton server where one is to serve."""
+    """Adds what an inference server needs: its device, and the environment and port of a Triton server if one serves."""
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--environment", type=Path)
     parser.add_argument("--port", type=int, default=0)
@@ -24,7 +24,7 @@ def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
-    """Loads the server and has it listen; it is not to return."""
+    """Loads the server and has it listen; it must not return."""
     listener = socket.socket(fileno=options.listener)
     if options.environment:
         channel.send(Ready())
@@ -37,7 +37,7 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
 
 
 def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
-    """Triton on the model repository beside the entry, with what stands before it; `captured`: its models can be captured."""
+    """Triton on the model repository beside the entry, behind a gateway; `captured`: its models can be captured."""
     fds = device_fds(options.socket, options.arena)
     models = options.entry.parent / MODELS
     return Gateway(Tritonserver(options.environment, models, fds, port=options.port, captured=captured))

@@ -1,38 +1,28 @@
-"""An inference server with its device, and the verifier's word to both."""
+"""An inference server with its device, in a check."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran, Score, Scored
 from bottleneck_lab.measure.channel.session import Role, Session
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.feed.device_process import DeviceProcess
-from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
 from bottleneck_lab.measure.kinds.requests.session import ServerSession, listen, start_server
 from bottleneck_lab.measure.kinds.server import ServerSettings
-from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
-from bottleneck_lab.measure.kinds.server.pixels import IMAGES
+from bottleneck_lab.measure.kinds.server.sizing import Sizing, start_device
 
 PROGRAM = "bottleneck_lab.measure.kinds.server.script"
-DEVICE = "bottleneck_lab.measure.kinds.server.device"
-
-
-def device_times_s(settings: ServerSettings, preprocess_s: float) -> tuple[float, float]:
-    """Seconds that the device takes for any batch, and for each image in it, where the shipped pre-processing needs `preprocess_s` for one."""
-    whole_s = settings.device_share * preprocess_s * settings.batch
-    return settings.fixed_share * whole_s, (1 - settings.fixed_share) * whole_s / settings.batch
-
-
-def start_device(context: Context[ServerSettings], times_s: tuple[float, float]) -> DeviceProcess:
-    """A device that takes these times: for any batch, and for each image in it."""
-    options = ["--fixed-s", repr(times_s[0]), "--image-s", repr(times_s[1])]
-    return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * IMAGES.largest_bytes)
+Array = np.ndarray[Any, Any]
+SCORING_S = 30.0
+"""Longest wait for scores that the verifier asks for itself."""
 
 
 class DeviceSession(ServerSession):
-    """A server in a sandbox at one end, the verifier's device process at the other. `batches`: what the device has run, in order."""
+    """A server in a sandbox with the verifier's device process. `batches`: what the device has run, in order."""
 
     device: DeviceProcess
 
@@ -42,12 +32,12 @@ class DeviceSession(ServerSession):
         context: Context[ServerSettings],
         role: Role,
         folder: Path,
-        times_s: tuple[float, float],
+        sizing: Sizing,
         triton: Path | None = None,
     ) -> Self:
-        """Starts the device, then the server (Triton, where there is an environment for it), and waits until its code is loaded."""
+        """Starts the device, then the server (Triton, if there is an environment for it), and waits until its code is loaded."""
         address = context.janitor.folder / f"{role}.sock"
-        device = start_device(context, times_s)
+        device = start_device(context, sizing)
         try:
             with listen(address) as listener, device.script_socket as script:
                 places = {"--socket": script.fileno(), "--arena": device.arena.fd, "--listener": listener.fileno()}
@@ -66,6 +56,13 @@ class DeviceSession(ServerSession):
 
     def cpu_s(self) -> float:
         return super().cpu_s() + self.device.cpu_s()
+
+    def scores_alone(self, images: Array) -> Array:
+        """Scores of images, each run by itself, when the server is not under load."""
+        self.device.channel.send(Score(images))
+        while not isinstance(message := self.session.receive(SCORING_S, "scoring pictures again"), Scored):
+            self.note(message)
+        return message.scores
 
     def note(self, message: Message) -> None:
         if isinstance(message, Ran):

@@ -1,4 +1,4 @@
-"""A capture of a Triton Inference Server: its Python models capture themselves, each in its own process, and what they wrote becomes one trace."""
+"""A capture of a Triton Inference Server: its Python models capture themselves, each in its own process, and their traces become one."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bottleneck_lab.measure.kinds.requests.profiled import capture
 from bottleneck_lab.trace.kineto import NOTES
 
 LEARNERS = "learners_model"
-"""What a model's own module is called while it is captured."""
+"""The name of a model's own module while it is captured."""
 _PROFILED = Path(__file__).with_name("triton_profiled.py")
 _WHEN = "when"
 _READY, _TRACE = ".ready", ".json.gz"
 LEAD_S, LOOK_S, WRITING_S = 0.2, 0.02, 30.0
-"""From the order to the window's begin, between two looks for a file, and the longest that processes may take to write."""
+"""From the order to the start of the window; between two checks for a file; and the longest that processes may take to write."""
 
 
 def put_under_profiler(repository: Path) -> None:
-    """Has every Python model of a repository capture itself when it is told to."""
+    """Makes every Python model of a repository able to capture itself on command."""
     for model in repository.glob("*/1/model.py"):
         model.rename(model.with_stem(LEARNERS))
         shutil.copyfile(_PROFILED, model)
@@ -40,7 +40,7 @@ class Ranges(threading.local):
     _open: Any = None
 
     def begin(self, name: str | None) -> None:
-        """Ends the range before, and begins this one; none where there is no name."""
+        """Ends the current range and begins this one; none without a name."""
         from torch.profiler import record_function
 
         if self._open is not None:
@@ -51,7 +51,7 @@ class Ranges(threading.local):
 
     @contextmanager
     def instead(self, name: str, after: str) -> Iterator[None]:
-        """Within it that range, and then `after`, where one was open before."""
+        """Within it the range `name`; afterwards `after`, if a range was open before."""
         was_open = self._open is not None
         self.begin(name)
         try:
@@ -71,18 +71,18 @@ class Batches:
         self._running: int | None = None
 
     def ask(self) -> None:
-        """The batch that runs now asks another model."""
+        """The running batch asks another model."""
         if self._running is not None:
             self._asked[self._running] = True
 
     async def mark(self, batch: Coroutine[Any, Any, Any]) -> Any:
-        """Does a batch, marked."""
+        """Runs a batch with its parts marked."""
         self._asked[id(batch)] = False
         return await _Marked(batch, self)
 
     @contextmanager
     def stretch(self, number: int) -> Iterator[None]:
-        """From when a batch goes on to when it waits again, or ends."""
+        """From when a batch continues until it waits again or ends."""
         self._running = number
         self._ranges.begin("postprocess" if self._asked[number] else "preprocess")
         try:
@@ -123,7 +123,7 @@ class _Marked:
 
 
 def capture_when_told(folder: Path, model: str) -> None:
-    """Has this process capture itself, all threads of it, when `order` says so, or show itself to nsys. Its first capture, of seconds, is made here."""
+    """Makes this process capture all its threads, or show them to nsys, when `order` says so. A first capture, which takes seconds, is made here."""
     if not nvtx.asked():
         capture(0.0, None)
     name = f"{model} {os.getpid()}"
@@ -147,7 +147,7 @@ def _take(folder: Path, name: str) -> None:
 
 
 def order(folder: Path, seconds: float) -> list[Path]:
-    """Has all processes capture the same window; their traces, when all are written. Raises TimeoutError where one is not."""
+    """Has all processes capture the same window; their traces, once all are written. Raises TimeoutError if one is not."""
     unfinished = folder / f"{_WHEN}.unfinished"
     unfinished.write_text(f"{time.monotonic() + LEAD_S} {seconds}")
     unfinished.rename(folder / _WHEN)
@@ -161,7 +161,7 @@ def order(folder: Path, seconds: float) -> list[Path]:
 
 
 def merge(traces: Iterable[Path], notes: list[str], merged: Path) -> None:
-    """One trace of several processes', which count from the same moment then; their names are the models'. `notes`: what a report of it says."""
+    """Merges the traces of several processes, shifted to one origin and named after their models. `notes`: shown in reports of it."""
     whole: dict[str, Any] = {"traceEvents": []}
     for trace in traces:
         with gzip.open(trace, "rt", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
-"""The lab's model as a Python model of a Triton Inference Server: it stands in a repository in place of `resnet50/1/model.py`.
+"""The lab's model as a Python model of a Triton Inference Server: in a repository it replaces `resnet50/1/model.py`.
 
-It runs on the device whose descriptors the server was started with. One process can have it, one at a time.
+It runs on the device whose descriptors the server was started with. Only one process at a time can use it.
 """
 
 from __future__ import annotations

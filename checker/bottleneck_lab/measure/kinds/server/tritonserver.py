@@ -1,6 +1,6 @@
-"""A real Triton Inference Server in place of the lab's own: found, started on a model repository, watched, ended.
+"""A real Triton Inference Server instead of the lab's own: found, started on a model repository, watched, ended.
 
-It is the bare program of a wheel, in an environment of its own that `lab data tritonserver` sets up. It listens on 127.0.0.1 alone.
+It is the bare program from a wheel, in its own environment, which `lab data tritonserver` sets up. It listens only on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHOICES = ("python", "triton")
 _MODEL = Path(__file__).with_name("triton_model.py")
 READY_S = 60.0
 EXIT_S = 1
-"""Longest wait for what is under way when it is ended: connections that are still open count as such."""
+"""Longest wait for requests in flight when it is ended; open connections count as such."""
 LAST_LINES = 12
 _CHOICE = re.compile(r"""^SERVER\s*=\s*["'](\w*)["']""", re.MULTILINE)
 _MAX_BATCH = re.compile(r"^(max_batch_size:\s*)(\d+)", re.MULTILINE)
@@ -45,7 +45,7 @@ _STAMP = re.compile(r"^E\d{4} [\d:.]+ \d+ \S+\] ")
 
 
 class TritonError(Exception):
-    """The server did not start, or ended: its last words."""
+    """The server did not start, or ended: the last lines of its log."""
 
     reason = "crashed"
 
@@ -58,26 +58,26 @@ def environment_for(entry: Path) -> Path | None:
     found = _CHOICE.search(entry.read_text(encoding="utf-8", errors="replace"))
     choice = found[1] if found else CHOICES[0]
     if choice not in CHOICES:
-        raise LearnerFault("crashed", f'SERVER in {entry.name} is "python" or "triton", not "{choice}".')
+        raise LearnerFault("crashed", f'SERVER in {entry.name} must be "python" or "triton", not "{choice}".')
     if choice == "python":
         return None
     if not is_made(NAME):
         raise MachineError(
-            f'{entry.name} asks for Triton (SERVER = "triton"), which is not set up here.',
-            '`lab data tritonserver` sets it up, or says why this machine cannot have it; with SERVER = "python" the lab needs nothing more.',
+            f'{entry.name} asks for Triton (SERVER = "triton"), which is not installed here.',
+            '`lab data tritonserver` installs it, or says why this machine cannot run it. SERVER = "python" needs no Triton: same task, same targets.',
         )
     return dataset_root(NAME)
 
 
 def max_batch_of(repository: Path) -> int | None:
-    """The largest batch that clients' requests are collected into; None where the configuration names none."""
+    """The largest batch that clients' requests are collected into; None if the configuration names none."""
     config = repository / "classify" / "config.pbtxt"
     found = _MAX_BATCH.search(config.read_text(encoding="utf-8", errors="replace"))
     return int(found[2]) if found else None
 
 
 def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
-    """Copies a repository, with the lab's model in place of its own, and, unless None, another largest batch for every model that takes batches; the copy."""
+    """Copies a repository, with the lab's model instead of its own and, unless None, another maximum batch size in every model; returns the copy."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(repository, copy)
     shutil.copyfile(_MODEL, copy / "resnet50" / "1" / "model.py")
@@ -88,9 +88,9 @@ def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
 
 
 class Tritonserver:
-    """The server's process. `home`: its environment; `fds`: the device's socket and arena, which the model `resnet50` gets; `port`: 0 for any.
+    """The server's process. `home`: its environment; `fds`: the device's socket and arena, for the model `resnet50`; `port`: 0 for any.
 
-    `captured`: its models can be captured until it is started again with another largest batch.
+    `captured`: its models can be captured until it is restarted with another maximum batch size.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Tritonserver:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, max_batch: int | None = None) -> None:
-        """Starts it, or starts it again with another largest batch, and waits until all models are loaded. Raises TritonError."""
+        """Starts or restarts it, with another maximum batch size if given, and waits until all models are loaded. Raises TritonError."""
         self.end()
         repository = repository_for(self._repository, max_batch, self._scratch / "models")
         shutil.rmtree(self._traces, ignore_errors=True)  # of processes that are gone
@@ -140,12 +140,12 @@ class Tritonserver:
         return self._process is None or self._process.poll() is not None
 
     def last_words(self) -> str:
-        """Why it is gone, as it says itself."""
+        """Why it is gone, according to its log."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return "\n".join(["tritonserver does not serve:", *_telling(lines)])
+        return "\n".join(["tritonserver failed:", *_telling(lines)])
 
     def end(self) -> None:
-        """Ends it with the processes of its models, and what they shared."""
+        """Ends it with the processes of its models and their shared memory."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -153,21 +153,21 @@ class Tritonserver:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # Models outlive it by a moment, in which they would take the device's answers.
+        # Models outlive it briefly and would take the device's answers.
         for process in psutil.process_iter(["cmdline"]):
             if any(self._shared in word for word in process.info["cmdline"] or ()):
                 process.kill()
         clear(self._scratch.parent, self._shared)
 
     def statistics(self) -> str:
-        """What Triton itself tells of its models since it was started, as text; nothing where it cannot be asked."""
+        """Triton's statistics of its models since it was started, as text; empty if it cannot be asked."""
         told = self._told()
         return show_statistics(told) if told else ""
 
     def capture(self, seconds: float, trace: Path | None) -> None:
-        """Captures what all of its models do for so long, and what requests waited meanwhile, to `trace`; without one, nsys sees it.
+        """Captures all its models for `seconds`, and how long requests waited, to `trace`; without one, nsys sees it.
 
-        Raises TritonError where a model does not answer.
+        Raises TritonError if a model does not answer.
         """
         before = self._told()
         try:
@@ -178,12 +178,12 @@ class Tritonserver:
             triton_capture.merge(traces, [say_queues(before, self._told())], trace)
 
     def close(self) -> None:
-        """Ends it for good."""
+        """Ends it and removes its files."""
         self.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _told(self) -> dict[str, Any]:
-        """What Triton tells of its models since it was started; nothing where it cannot be asked."""
+        """Triton's statistics of its models since it was started; empty if it cannot be asked."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/models/stats", timeout=5) as reply:
                 return dict(json.load(reply))
@@ -232,20 +232,24 @@ class Tritonserver:
 
 
 def clear(folder: Path, name: str = f"{_PREFIX}*") -> None:
-    """Removes what servers left in shared memory whose scratch folders, of that name, lie in `folder`: one that is killed leaves it."""
+    """Removes the shared memory of servers whose scratch folders, of that name, are in `folder`: a killed server leaves it behind."""
     for scratch in folder.glob(name):
         for region in _SHARED_MEMORY.glob(f"{scratch.name}*"):
             region.unlink(missing_ok=True)
 
 
 def device_fds(socket_fd: int, arena_fd: int) -> dict[str, int]:
-    """The descriptors of a device, by the names under which a model finds them."""
+    """The descriptors of a device, by the names under which a model looks for them."""
     return {"LAB_SOCKET": socket_fd, "LAB_ARENA": arena_fd}
 
 
 def show_statistics(told: dict[str, Any]) -> str:
-    """Text for a terminal: of each model its batches, how many requests each held, and what a request waited and ran in it."""
-    lines = ["Triton on its models (/v2/models/stats):", "", "model     batches  requests each  queue ms  run ms"]
+    """Text for a terminal: for each model its batches, the requests in each, and how long a request waited and ran."""
+    lines = [
+        "Triton's statistics for its models (/v2/models/stats):",
+        "",
+        "model     batches  requests each  queue ms  run ms",
+    ]
     for model in told["model_stats"]:
         times, batches = model["inference_stats"], model["execution_count"]
         each = model["inference_count"] / batches if batches else 0.0
@@ -255,15 +259,16 @@ def show_statistics(told: dict[str, Any]) -> str:
 
 
 def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What a request waited in the queue of each model between two tellings, as a sentence."""
+    """How long a request waited in each model's queue between two readings of the statistics, as a sentence."""
     earlier = {model["name"]: model["inference_stats"]["queue"] for model in before.get("model_stats", [])}
     waits = []
     for model in after.get("model_stats", []):
         queue, since = model["inference_stats"]["queue"], earlier.get(model["name"], {})
         waited = {key: queue[key] - since.get(key, 0) for key in ("ns", "count")}
         if waited["count"]:
-            waits.append(f"{_mean_ms(waited):.1f} ms for {model['name']}")
-    return f"Triton's statistics: a request waited in queues, on average, {', '.join(waits) or 'for nothing'}."
+            waits.append(f"{_mean_ms(waited):.1f} ms in the queue of {model['name']}")
+    found = f"on average a request waited {', '.join(waits)}" if waits else "no request waited in a queue"
+    return f"Triton's statistics: {found}."
 
 
 def _mean_ms(time_: dict[str, int]) -> float:
@@ -271,13 +276,13 @@ def _mean_ms(time_: dict[str, int]) -> float:
 
 
 def _telling(lines: list[str]) -> list[str]:
-    """The lines of a log that say what is wrong, without when and where in Triton; or else its last ones. That there is no GPU is nothing wrong."""
+    """The lines of a log that say what is wrong, without time and place in Triton; else its last lines. A missing GPU is not an error."""
     errors = [_STAMP.sub("", line) for line in lines if _STAMP.match(line) and not re.search("CUDA|Cuda|NVML", line)]
-    return (errors or lines)[-LAST_LINES:] or ["it said nothing"]
+    return (errors or lines)[-LAST_LINES:] or ["it printed nothing"]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Free ports of 127.0.0.1."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

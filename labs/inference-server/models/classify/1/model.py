@@ -1,4 +1,4 @@
-"""Decodes the pictures of a batch, then has the model `resnet50` run on them."""
+"""Decodes the pictures of a batch, then asks the model `resnet50` to run on them."""
 
 import sys
 from pathlib import Path

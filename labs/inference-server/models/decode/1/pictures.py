@@ -1,4 +1,4 @@
-"""What happens to a picture before the model: the same as in serve.py."""
+"""Pre-processing of a picture: the same as in serve.py."""
 
 import io
 
@@ -12,7 +12,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 def preprocess(jpeg):
-    """The middle of a picture as the model takes it: float32, 3×224×224, normalised."""
+    """The middle of a picture as the model expects it: float32, 3×224×224, normalised."""
     image = Image.open(io.BytesIO(jpeg)).convert("RGB")
     image = image.resize(RESIZE, Image.Resampling.BILINEAR).crop(CROP)
     pixels = np.array(image) / 255.0

@@ -1,4 +1,4 @@
-"""A real ResNet-50 on this machine's GPU, or on its CPU. `lab run` and `lab check` put their own model in its place."""
+"""A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model instead."""
 
 import numpy as np
 import torch

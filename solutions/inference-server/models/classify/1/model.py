@@ -1,1 +1,1 @@
-"""An ensemble has no code of its own: config.pbtxt says all."""
+"""An ensemble has no code: config.pbtxt describes it."""

@@ -1,4 +1,4 @@
-"""What happens to a picture before the model: the same as in serve.py."""
+"""Pre-processing of a picture: the same as in serve.py."""
 
 import io
 
@@ -10,7 +10,7 @@ CROP = (58, 16, 282, 240)
 
 
 def preprocess(jpeg):
-    """The middle of a picture as bytes, uint8 3×224×224: the model normalises it on its device."""
+    """The middle of a picture as bytes, uint8 3×224×224: the model normalises it on the device."""
     image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
     image.draft("RGB", RESIZE)
     image = image.convert("RGB").resize(RESIZE, Image.Resampling.BILINEAR).crop(CROP)

@@ -1,0 +1,144 @@
+"""The model of a server on a GPU, on a device that is not there: what it answers, what it says that it saw, and that a batch's company changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from threading import Thread
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure import rehearsal
+from bottleneck_lab.measure.channel.messages import Infer, Inferred, Ran, Score, Scored
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
+from bottleneck_lab.measure.context import load_judge
+from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
+from bottleneck_lab.measure.kinds.server.device import EmulatedModel, ServingDevice
+from bottleneck_lab.measure.kinds.server.judging import SCORES_WITHIN
+from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.server.pixels import IMAGES, MEAN, STD, levels
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def on_the_host(monkeypatch):
+    """This process's torch with a CUDA device in it that is not there, until the test ends."""
+    torch = pytest.importorskip("torch")
+    from bottleneck_lab.measure import rehearsal_device
+
+    monkeypatch.setenv(rehearsal.VARIABLE, "1")
+    for name, stand_in in rehearsal_device.SURFACE.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    with rehearsal_device.OnTheHost():
+        yield torch
+
+
+@pytest.fixture
+def ensemble(on_the_host):
+    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+
+    return Ensemble(3, load_judge(find_lab("inference-server")).member)
+
+
+@pytest.fixture
+def pictures():
+    """Thirteen, each of its own colour and with its own blot."""
+    rng = np.random.default_rng(0)
+    found = np.tile(rng.integers(0, 256, (13, 3, 1, 1), np.uint8), (1, 1, 224, 224))
+    for number, picture in enumerate(found):
+        picture[:, number * 10 : number * 10 + 90, 50:180] = rng.integers(0, 256, (3, 1, 1))
+    return found
+
+
+def run(model, images):
+    model.start(images, images, 0)
+    while model.ended_ns() is None:
+        time.sleep(model.patience_s())
+    return model.answer()
+
+
+def test_a_picture_gets_the_same_scores_in_any_batch_and_type(ensemble, pictures):
+    scores, _ = run(ensemble, pictures)
+    assert scores.shape == (13, 10)
+    apart = np.abs(scores[:, None] - scores[None]).max(-1) + 99 * np.eye(13)
+    assert apart.min() > 0.01, "two pictures are told apart"
+    assert run(ensemble, pictures[4:5])[0] == pytest.approx(scores[4:5], abs=1e-4)
+    floats = ((pictures / 255 - MEAN) / STD).astype(np.float32)
+    assert run(ensemble, floats)[0] == pytest.approx(scores, abs=1e-4)
+
+
+def test_what_the_networks_saw_is_read_off_the_device(ensemble, pictures):
+    seen = run(ensemble, pictures)[1].astype(int)
+    assert np.abs(seen - levels(pictures)).max() <= 1
+
+
+def test_weights_are_others_each_time(ensemble, pictures, on_the_host):
+    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+
+    other = Ensemble(3, load_judge(find_lab("inference-server")).member)
+    assert np.abs(run(ensemble, pictures)[0] - run(other, pictures)[0]).max() > 0.05
+
+
+def test_a_batch_lasts_from_its_start_to_the_device_s_own_end(ensemble, pictures):
+    started_ns = ensemble.start(pictures, pictures, 0)
+    while (ended_ns := ensemble.ended_ns()) is None:
+        time.sleep(ensemble.patience_s())
+    assert 0 < ended_ns - started_ns <= time.monotonic_ns() - started_ns
+    assert ensemble.step_s(16) > 0
+
+
+@contextlib.contextmanager
+def a_device(model):
+    """A server's end of a device, its arena, and the verifier's end."""
+    ours, theirs = Channel.pair()
+    host, script = Channel.pair()
+    arena = Arena.create(SLOTS * MAX_BATCH * IMAGES.largest_bytes)
+    device = ServingDevice(Channel(host), Channel(theirs), arena, model, IMAGES, MAX_BATCH)
+
+    def serve():
+        with contextlib.suppress(Closed):
+            device.run()
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield Channel(script), arena, Channel(ours)
+    finally:
+        ours.close()
+        thread.join()
+        for end in (theirs, host, script):
+            end.close()
+        arena.close()
+
+
+def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
+    with a_device(EmulatedModel(0.001, 0.0001)) as (server, arena, verifier):
+        arena.view(np.dtype("uint8"), pictures.shape, 0)[...] = pictures
+        server.send(Infer(0, "uint8", len(pictures)))
+        answered, ran = server.receive(10), verifier.receive(10)
+        assert isinstance(answered, Inferred)
+        assert isinstance(ran, Ran)
+        verifier.send(Score(pictures[3:6]))
+        again = verifier.receive(10)
+    assert isinstance(again, Scored)
+    assert again.scores == pytest.approx(answered.scores[3:6], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(on_the_host, photos, monkeypatch):
+    """The lab's own network, a ResNet-50, on the host."""
+    monkeypatch.delenv(rehearsal.VARIABLE)
+    on_the_host.manual_seed(1)
+    network = load_judge(find_lab("inference-server")).member()
+    files = sorted((photos / "large").glob("*.jpg"))[:8]
+    shown = [np.asarray(Image.open(file).convert("RGB").resize((224, 224))).transpose(2, 0, 1) for file in files]
+    images = on_the_host.from_numpy(((np.stack(shown) / 255 - MEAN) / STD).astype(np.float32))
+    together = network(images).numpy()
+    alone = np.concatenate([network(images[at : at + 1]).numpy() for at in range(8)])
+    assert np.abs(alone - together).max() < 0.1 * SCORES_WITHIN
+    apart = np.abs(together[:, None] - together[None]).max(-1) + 99 * np.eye(8)
+    assert apart.min() > 500 * SCORES_WITHIN
