@@ -186,6 +186,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
             findings=[SimpleNamespace(expected_gain_ratio=2.5), SimpleNamespace(expected_gain_ratio=1.2)],
             cpu_only=False,
             memory=[SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9)],
+            serving=SimpleNamespace(unpaused_images_per_s=200.0),
         )
     )
     expected = {
@@ -199,12 +200,15 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,
         "memory_growth_ratio": 5.0,
+        "unpaused_images_per_s": 200.0,
     }
     assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
 def test_an_empty_capture_has_no_figures():
-    empty = SimpleNamespace(range_shares={}, devices=[], operators=[], findings=[], cpu_only=False, memory=[])
+    empty = SimpleNamespace(
+        range_shares={}, devices=[], operators=[], findings=[], cpu_only=False, memory=[], serving=None
+    )
     assert figures_of(empty) == {}
 
 
