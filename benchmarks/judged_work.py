@@ -169,7 +169,7 @@ def tables(labs: Iterable[Lab]) -> str:
     """A row for each lab and device, then every check that came out otherwise than declared."""
     found = current(labs)
     out = [
-        f"| lab | device | work | once | {TIMES} times | wrong | not decided | seconds a check |",
+        f"| lab | device | work | right once | {TIMES} times | wrong | undecided | seconds per check |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     groups: dict[tuple[str, str, str], list[list[Check]]] = {}
