@@ -144,9 +144,9 @@ def test_a_capture_that_shows_nothing_leaves_nothing(folder, arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--tool", "nsys", "--", "ls"], 4, "nsys is not installed here"),
-        (["--tool", "ncu", "--", "ls"], 4, "ncu is not installed here"),
-        (["--tool", "perf", "--", "ls"], 2, "There are: torch, nsys, ncu, sanitizer, memory"),
+        (["--tool", "nsys", "--", "ls"], 4, "nsys is not installed"),
+        (["--tool", "ncu", "--", "ls"], 4, "ncu is not installed"),
+        (["--tool", "perf", "--", "ls"], 2, "Choose one of torch, nsys, ncu, sanitizer, memory"),
         (["--", "no-such-program"], 2, "'no-such-program' is not one"),
         (["--schedule", "1,2", "--", "net.py"], 2, "'1,2' is not a schedule"),
         (["--check", "all", "--", "net.py"], 2, "memcheck, racecheck"),

@@ -39,7 +39,7 @@ def test_the_ceilings_are_shown_with_where_they_balance(asked):
         "90.0 GFLOP/s",
         "18.0 GB/s",
         "L1      200.0 GB/s",
-        "balance at 5.0 FLOP a byte",
+        "balance at 5.0 FLOP/byte",
     ):
         assert said in done.output
 

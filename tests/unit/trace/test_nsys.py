@@ -143,7 +143,7 @@ def test_ranks_without_a_common_clock_say_so(tmp_path):
     both = merge_ranks([load(path) for path in reports])
     assert both.extent == load(reports[0]).extent, "not a lifetime apart"
     (note,) = both.notes
-    assert note.startswith("rank 1: the report does not say when it began")
+    assert note.startswith("rank 1: the report does not record when it began")
 
 
 @pytest.mark.parametrize(
