@@ -60,7 +60,7 @@ def operators(verdict: Verdict) -> list[str]:
         f"| `{one['name']}` | {one['share']:.1%} ± {100 * one['half_width']:.1f} | {intensity(one['flop_per_byte'])} |"
         for one in found
     ]
-    return ["", "| operator | share of self time | FLOP a byte |", "| --- | --- | --- |", *lines] if lines else []
+    return ["", "| operator | share of self time | FLOP per byte |", "| --- | --- | --- |", *lines] if lines else []
 
 
 def intensity(flop_per_byte: float | None) -> str:

@@ -65,9 +65,9 @@ def main() -> int:
     ratios = [b / a for a, b in zip(plain, profiled, strict=True)]
     ratio, interval = statistics.median(ratios), median_interval(ratios, CONFIDENCE)
     print(
-        f"plain     {statistics.median(plain):7.1f} ms a step   ({min(plain):.1f}-{max(plain):.1f}, {len(plain)} runs)"
+        f"plain     {statistics.median(plain):7.1f} ms per step   ({min(plain):.1f}-{max(plain):.1f}, {len(plain)} runs)"
     )
-    print(f"profiled  {statistics.median(profiled):7.1f} ms a step   ({min(profiled):.1f}-{max(profiled):.1f})")
+    print(f"profiled  {statistics.median(profiled):7.1f} ms per step   ({min(profiled):.1f}-{max(profiled):.1f})")
     print(f"ratio     {ratio:7.3f} (median of pairs; goal at most {GOAL})")
     print(f"          {CONFIDENCE:.0%} interval {interval.low:.3f}-{interval.high:.3f}, from ranks of the pairs")
     return int(ratio > GOAL)

@@ -24,7 +24,7 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 SEED = 7
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "virtual_labs.md"
 HEAD = (
-    "| script | ms a step | against the shipped | launches a step | waits an interval | peak MiB | growth MiB |",
+    "| script | ms per step | against the shipped | launches per step | waits per interval | peak MiB | growth MiB |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
 

@@ -16,7 +16,7 @@ BYTES = 4
 """Of one number: the network runs in float32."""
 
 KNOWN_BALANCE = {"H200": 495e12 / 4800e9, "H100": 495e12 / 3350e9, "A100": 156e12 / 2039e9}
-"""FLOP a byte at which memory and tensor cores are equally busy: dense TF32 over HBM bandwidth, from NVIDIA's data sheets (SXM)."""
+"""FLOP per byte at which memory and tensor cores are equally busy: dense TF32 over HBM bandwidth, from NVIDIA's data sheets (SXM)."""
 
 CONVOLUTIONS = {
     "aten::mkldnn_convolution": (3, 4),

@@ -244,7 +244,7 @@ def test_near_the_balance_either_bound_is_right(truth):
     ids=["on a CPU", "far", "between", "near"],
 )
 def test_near_a_gpus_balance_the_distance_to_its_roof_tells_operators_apart(truth, reached, right):
-    """As FLOP a byte of ResNet-50's convolutions: within a factor of two of the balance of an A100, an H100 and an H200."""
+    """As FLOP per byte of ResNet-50's convolutions: within a factor of two of the balance of an A100, an H100 and an H200."""
     shares = {} if reached is None else {CONV: reached, NORM: 0.8, POOL: 0.7}
     grey = replace(truth, intensity=truth.intensity | {CONV: 12.0}, reached=shares)
     told = {answer: problems(RIGHT | {"first_bound": answer}, grey) for answer in (MEMORY, COMPUTE, FAR)}

@@ -108,7 +108,7 @@ def test_measured_ceilings_go_before_a_data_sheet_and_before_none(tmp_path):
         found = summarise(capture(tmp_path, device=device), measured).roofline
         (row,) = found.rows
         assert found.machine == measured
-        assert row.bound == "compute-bound", "9 FLOP a byte, where the machine balances at 5"
+        assert row.bound == "compute-bound", "9 FLOP per byte, where the machine balances at 5"
         assert row.ceiling_share == pytest.approx(row.flops_per_s / 100e9)
         assert "measured here on 2026-01-02 with 2 threads" in found.note
 
