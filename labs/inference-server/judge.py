@@ -119,18 +119,18 @@ NOISE = {side: 1.4 / side**0.5 for side in (2, 4, 8, 16, 32, 64, 128)}
 
 
 def member() -> Callable[[Any], Any]:
-    """One network of the ensemble that is the model on a GPU: a ResNet-50 there with weights of its own, as torch's seed has them.
+    """One network of the ensemble that is the model on a GPU: a ResNet-50 with random weights, drawn with torch's generator.
 
-    Called with images, N×3×224×224, float32 normalised, it returns N×10 scores, spread about 1 over pictures. Untrained weights alone would give every
-    picture much the same scores: statistics of batch normalisation and the last layer's scale are set on made-up pictures. A rehearsal has a network that
-    a host runs in milliseconds.
+    Called with images, N×3×224×224, float32 normalised, it returns N×10 scores with a spread of about 1 over pictures. Untrained weights alone would give
+    all pictures similar scores, so the statistics of batch normalisation and the last layer's scale are set on made-up pictures. A rehearsal gets a network
+    that a host runs in milliseconds.
     """
     import torch
     import torchvision
 
-    small = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES))
-    network = small if rehearsing() else torchvision.models.resnet50(num_classes=CLASSES)
-    network = network.cuda().requires_grad_(requires_grad=False)
+    with torch.device("cuda"):  # which draws the weights much faster
+        network = _small() if rehearsing() else torchvision.models.resnet50(num_classes=CLASSES)
+    network.requires_grad_(requires_grad=False)
     pictures = made_up_pictures()
     for layer in network.modules():
         if isinstance(layer, torch.nn.BatchNorm2d):
@@ -141,6 +141,12 @@ def member() -> Callable[[Any], Any]:
     last.weight /= scores.std(0)[:, None]
     last.bias.copy_((last.bias - scores.mean(0)) / scores.std(0))
     return network
+
+
+def _small() -> Any:
+    import torch
+
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES))
 
 
 def made_up_pictures() -> Any:

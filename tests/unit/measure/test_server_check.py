@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.grading.criteria import conclude
@@ -14,7 +15,7 @@ from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.requests import check as loading
 from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server import ServerSettings, check, sizing
+from bottleneck_lab.measure.kinds.server import KIND, ServerSettings, check, sizing
 from bottleneck_lab.measure.kinds.server.sizing import Sizing, size_model
 
 LAB = find_lab("inference-server")
@@ -313,3 +314,11 @@ def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
     assert loading.long_enough_s(bench, 100.0) == check.CLOSED_S
     assert loading.long_enough_s(bench, 16.0) == pytest.approx(13.0)
     assert loading.long_enough_s(bench, 1.0) == loading.MOST_CLOSED_S
+
+
+def test_a_lab_on_cuda_needs_a_network(tmp_path):
+    judge = (LAB.path / "judge.py").read_text()
+    (tmp_path / "judge.py").write_text(judge.replace("def member(", "def network("))
+    lab = replace(LAB, path=tmp_path)
+    assert [each for each in KIND.problems(lab) if "`member` is missing" in each]
+    assert not list(KIND.problems(LAB))

@@ -18,26 +18,26 @@ from bottleneck_lab.measure.kinds.server.learner_api import CLASSES, MAX_BATCH
 from bottleneck_lab.measure.kinds.server.pixels import BLOCK, IMAGES, MEAN, STD, as_levels, from_normalised
 
 SIZES = (1, 2, *range(4, MAX_BATCH + 1, 4))
-"""Batches that graphs are recorded for; another runs as the next larger one."""
+"""Batch sizes that graphs are recorded for; other batches run as the next larger size."""
 TUNING_RUNS, TIMED_RUNS = 3, 10
 POLL_S = 0.0005
 
 Array = np.ndarray[Any, Any]
 Member = Callable[[Any], Any]
-"""A network on the GPU: scores N×10 of images N×3×224×224, float32 normalised, both there. Spread about 1 over pictures."""
+"""A network on the GPU: from images N×3×224×224, float32 normalised, to scores N×10, both on the GPU; their spread over pictures is about 1."""
 
 
 class Ensemble:
     """`members` networks; a picture's scores are their sum, scaled to the spread of one.
 
-    A batch is a CUDA graph, one launch: a few thousand launches a batch would make the host's speed, not the GPU's, what is measured. Everything is float32
-    without TF32, so that a picture's scores do not depend on the batch that it came in (they differ by 1e-4, with TF32 by 0.2).
-    Times are those of CUDA events on the stream: copying the batch to the GPU, running it, and copying the scores back.
+    A batch is one CUDA graph and so one launch: with a few thousand launches per batch the host's speed would be measured, not the GPU's. Everything runs in
+    float32 without TF32, so a picture's scores do not depend on its batch (they differ by less than 1e-4; with TF32 by 0.2).
+    Times come from CUDA events on the stream: copying the batch to the GPU, running it, and copying the scores back.
     """
 
     def __init__(self, members: int, member: Callable[[], Member]) -> None:
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_tf32 = False
+        backends: Any = torch.backends  # whose newer settings torch publishes no types for
+        backends.cudnn.conv.fp32_precision = backends.cuda.matmul.fp32_precision = "ieee"
         torch.manual_seed(random.SystemRandom().getrandbits(63))
         self._members = [member() for _ in range(members)]
         self._mean, self._std = (torch.from_numpy(values).cuda() for values in (MEAN, STD))
@@ -53,7 +53,7 @@ class Ensemble:
         self._started_ns = self._count = 0
 
     def start(self, images: Array, labels: Array, arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
-        """Queues a batch on the GPU. The stream is empty: the batch before has ended, or this one would not start."""
+        """Queues a batch on the GPU. The stream is empty: a batch only starts when the one before has ended."""
         self._count = count = len(images)
         staged = self._staged[str(images.dtype)][:count]
         staged.copy_(torch.from_numpy(images))
@@ -69,7 +69,7 @@ class Ensemble:
         return self._started_ns
 
     def ended_ns(self) -> int | None:
-        """When the GPU was done, by its own clock counted from the start: this process may have looked later."""
+        """When the GPU finished, by its own clock counted from the start; this process may notice later."""
         if not self._end.query():
             return None
         return self._started_ns + round(self._took_s() * 1e9)
@@ -78,7 +78,7 @@ class Ensemble:
         return POLL_S
 
     def step_s(self, batch: int) -> float:
-        """Median of some runs on images that lie ready in the host's memory; the first do not count."""
+        """Median of some runs on images that are ready in host memory; the first runs do not count."""
         images = IMAGES.values("uint8", batch)
         times_s = list[float]()
         for _ in range(TUNING_RUNS + TIMED_RUNS):
@@ -91,7 +91,7 @@ class Ensemble:
         return self.step_s(batch)
 
     def answer(self) -> tuple[Array, Array]:
-        """Scores, and the levels (0-255) of 16×16 blocks of what lay on the GPU, N×14×14×3: the networks saw this, whatever was sent."""
+        """Scores, and levels (0-255) of 16×16 blocks, N×14×14×3, computed on the GPU from the very images that the networks got."""
         scores, means = (host[: self._count].clone().numpy() for host in self._host)
         return scores, as_levels(from_normalised(means.transpose(0, 2, 3, 1)))
 
@@ -102,7 +102,7 @@ class Ensemble:
         return (images.float() / 255 - self._mean) / self._std if images.dtype == torch.uint8 else images
 
     def _record(self, size: int) -> tuple[Any, tuple[Any, Any]]:
-        """A graph for batches of `size` images, and where its results lie. Run once before, as recording wants it: libraries set themselves up."""
+        """A graph for batches of `size` images, and its result tensors. The work runs once before recording, so that libraries are set up."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch publishes no types for it
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
