@@ -526,7 +526,7 @@ class TestCheck:
         told = learner.lab(
             "verify", str(learner.folder / "forged.json"), "--key", str(learner.folder / "other.pem.pub")
         )
-        assert [line[0] for line in told.stdout.splitlines()] == ["✗", " "]
+        assert [line[0] for line in told.stdout.splitlines()] == ["✗", " ", " "]
         assert "\x1b" not in told.stdout
 
     @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
