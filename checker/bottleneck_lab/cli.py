@@ -46,7 +46,7 @@ SECTIONS = {
         "reset": "Restore the lab's original files. Your edited files are saved first.",
         "solution": "Copy the reference solution into this folder. Your own files are saved first.",
         "history": "List your checks of this lab, with the predicted and the measured gain.",
-        "verify": "Verify a verdict's signature, offline. Exit code 0: signed with that key; 1: not.",
+        "verify": "Verify a verdict's signature, offline, and see whose verdict it is.",
     },
     "In a cohort": {
         "join": "Join a cohort. No account is needed: a name or pseudonym will do.",

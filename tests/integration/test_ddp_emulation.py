@@ -230,7 +230,7 @@ def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_st
 
 BROKEN_RULES = {
     "skip_sync": ("wrong output", "0% of the gradients"),
-    "shrink_batch": ("wrong output", "1 of the 4 images"),
+    "shrink_batch": ("wrong output", "on 1 of a micro-batch's 4 images"),
     "skip_micro_batches": ("wrong output", "ran forward 1 times"),
     "fewer_gradients": ("wrong output", "of the gradients had been all-reduced"),
     "first_micro_batch": ("wrong output", "0% of the gradients"),
@@ -243,7 +243,7 @@ BROKEN_RULES = {
     "wrong_message": ("tampered", "not an event of the emulation"),
     "dead_rank": ("crashed", "Rank 2 ended"),
     "asks_and_leaves": ("crashed", "ended before its training was over"),
-    "never_reads": ("timed out", "does not read what it asked for"),
+    "never_reads": ("timed out", "does not read the data it asked for"),
     "hung_rank": ("timed out", "Rank 1 did not reach"),
     "hoards_memory": ("crashed", "more than 2 GiB of memory"),
     "lost_collective": ("crashed", "is in"),

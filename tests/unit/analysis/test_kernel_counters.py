@@ -63,7 +63,7 @@ def test_the_diagnosis_asks_what_the_recorded_report_shows(pairs):
     assert own.targets[0].id == "bank-conflicts"
     assert "bank conflicts" in right["counters_first"]
     assert (own.own.figure("sectors").value, own.library.figure("sectors").value) == (4, 16)
-    assert "128 bytes in a row" in right["sectors"]
+    assert "128 consecutive bytes" in right["sectors"]
 
 
 def test_stalls_are_shares_of_the_waiting_whatever_is_counted():

@@ -173,6 +173,6 @@ def test_only_a_pickle_is_taken_for_one(tmp_path: Path) -> None:
 
 
 def test_where_a_timeline_is_wanted_a_snapshot_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="no timeline") as error:
+    with pytest.raises(CaptureError, match="not a timeline") as error:
         load(saved(tmp_path / "s.pickle", {}))
     assert "lab report s.pickle" in error.value.remedy
