@@ -87,7 +87,7 @@ def test_a_right_answer_holds(question, answer):
         (CEILING, 2.8, "a different figure"),
         (WHERE, "0.1-0.4 ms", "Less than 80% of that stretch .* Mark a gap"),
         (WHERE, "0.9-2 ms", "after your capture does"),
-        (WHERE, "0.9-0.9005 ms", "500th of the capture"),
+        (WHERE, "0.9-0.9005 ms", r"too short \(0\.0005 ms\): mark at least 0\.00\d+ ms"),
         (WHERE, "all of it", "as start and end"),
         (WHERE, 0.5, "as start and end"),
         (WHERE, "0.9-0.6 ms", "as start and end"),

@@ -10,12 +10,12 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.open_hints import unlocked_hints
 from bottleneck_lab.commands.answers import ask, parse_answers
-from bottleneck_lab.commands.evidence import evidence_capture
+from bottleneck_lab.commands.evidence import capture_figures, evidence_capture
 from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problems
+from bottleneck_lab.grading.diagnosis import format_answer, misplaced_stretch, needs_capture, problems
 from bottleneck_lab.workspace.commitments import Commitment, commit, is_blind, load_record, note_revealed
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
@@ -98,11 +98,26 @@ def commit_answers(workspace: Workspace) -> Commitment:
             "Your answers are saved, but you have no capture to measure them against.",
             "Make one with `lab profile`, then run `lab diagnose` again.",
         )
-    made = commit(
-        workspace, {question.id: answers[question.id] for question in questions}, capture.name if capture else ""
-    )
+    given = {question.id: answers[question.id] for question in questions}
+    _require_visible(workspace, questions, given)
+    made = commit(workspace, given, capture.name if capture else "")
     note_diagnosis(workspace.lab.slug, str(workspace.root))
     return made
+
+
+def _require_visible(workspace: Workspace, questions: list[QuestionSpec], given: dict[str, Any]) -> None:
+    """Raises UsageError for a stretch that no check could judge: the first diagnosis counts, and a slip is none."""
+    earlier = load_record(workspace).commitments
+    asked = [question.id for question in questions if question.shows]
+    if not asked or (earlier and earlier[-1].answers == given):
+        return
+    seen = capture_figures(workspace)
+    for id_ in asked if seen else []:
+        assert seen is not None
+        if wrong := misplaced_stretch(given[id_], seen):
+            raise UsageError(
+                f"{id_}: {wrong} Nothing is committed yet.", f"Mark another: `lab diagnose -a {id_}=START-END`."
+            )
 
 
 def _reveal(workspace: Workspace) -> None:

@@ -59,8 +59,8 @@ def command(
         say("No checks yet. `lab check` runs one.")
     _show_diagnoses(workspace, record)
     for case in cases:
-        said = {True: "named its cause", False: "did not name its cause", None: "not answered yet"}[case.named]
-        say(f"{case.at[:16].replace('T', ' ')}  a further case: {said}")
+        said = {True: "cause named", False: "cause not named", None: "not answered yet"}[case.named]
+        say(f"{case.at[:16].replace('T', ' ')}  unseen case: {said}")
 
 
 def _show_course(html: Path | None, *, as_json: bool) -> None:

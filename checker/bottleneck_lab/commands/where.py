@@ -37,7 +37,7 @@ def _describe(workspace: Workspace) -> None:
     say(lab.spec.symptom)
     attempts = load_attempts(workspace)
     if attempts:
-        say(f"Check {attempts[-1].number} was {attempts[-1].verdict.outcome}: {attempts[-1].verdict.summary}")
+        say(f"Check {attempts[-1].number}: {attempts[-1].verdict.outcome}. {attempts[-1].verdict.summary}")
     change = workspace.changed_lab()
     if change:
         say(f"{change} `lab reset --update` brings in the new files and leaves your edits as they are.", style="yellow")

@@ -388,7 +388,7 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
 
 def _pass(results: Sequence[CriterionResult]) -> Conclusion:
     main = next((result for result in results if result.kind == "target"), results[0])
-    count = "The only criterion holds" if len(results) == 1 else f"All {len(results)} criteria hold"
+    count = "The only criterion is met" if len(results) == 1 else f"All {len(results)} criteria are met"
     return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
 
 

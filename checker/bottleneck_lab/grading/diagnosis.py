@@ -214,6 +214,19 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
     return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
 
 
+def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
+    """Why a stretch cannot be judged at all, whatever it shows: it lies outside the capture, or is too short to see anything in."""
+    stretch = parse_stretch(answer)
+    if stretch is None:
+        return None
+    if stretch.end > seen.span_ns * 1.001:
+        return "That stretch ends after your capture does: times count from the capture's start."
+    least_ns = LEAST_STRETCH * seen.span_ns
+    if stretch.length < least_ns:
+        return f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least {least_ns / 1e6:.2g} ms."
+    return None
+
+
 _NO_CAPTURE = "You have no capture to check this against: `lab profile` makes one."
 
 
@@ -221,10 +234,8 @@ def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures |
     stretch = parse_stretch(answer)
     if seen is None or stretch is None or question.shows is None:
         return _NO_CAPTURE
-    if stretch.end > seen.span_ns * 1.001:
-        return "That stretch ends after your capture does: times count from the capture's start."
-    if stretch.length < LEAST_STRETCH * seen.span_ns:
-        return f"That stretch is shorter than a {1 / LEAST_STRETCH:.0f}th of the capture: choose a longer one."
+    if misplaced := misplaced_stretch(answer, seen):
+        return misplaced
     if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
     return f"Less than {question.least:.0%} of that stretch is what the question asks for. {question.measure}".rstrip()

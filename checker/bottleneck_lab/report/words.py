@@ -183,7 +183,7 @@ def describe_prediction(verdict: Verdict) -> str:
     if measured is None:
         return f"You predicted {predicted:.2f}x; the gain was not measured."
     if verdict.outcome is not Outcome.PASS:
-        return f"You predicted {predicted:.2f}x; this attempt gains {measured:.2f}x."
+        return f"You predicted {predicted:.2f}x; this attempt ran {measured:.2f}x as fast."
     off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."

@@ -264,7 +264,7 @@ def test_a_lab_without_criteria_never_passes():
 
 
 def test_a_pass_leads_with_the_target():
-    assert conclude(given_results(*[True] * 4), specs=SPECS).summary == "All 4 criteria hold. speedup is True."
+    assert conclude(given_results(*[True] * 4), specs=SPECS).summary == "All 4 criteria are met. speedup is True."
 
 
 @pytest.mark.parametrize(

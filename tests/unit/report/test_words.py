@@ -70,7 +70,7 @@ def test_predictions(predicted, measured, end):
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():
-    assert words.describe_prediction(made_up.slow()) == "You predicted 3.00x; this attempt gains 1.03x."
+    assert words.describe_prediction(made_up.slow()) == "You predicted 3.00x; this attempt ran 1.03x as fast."
 
 
 @pytest.mark.parametrize(
