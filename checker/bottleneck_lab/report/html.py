@@ -75,7 +75,7 @@ def render_html(
     }
     body = join(
         [
-            _header(title, verdict, emulated, warning or (words.BLIND.replace("`", "") if blind else ""), sections),
+            _header(title, verdict, emulated, warning or (words.BLIND if blind else ""), sections),
             tag("main", sections.values()),
             _footer(),
         ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 
 VOID = {"meta", "input"}
+PROSE = {"p", "li", "td", "dd"}
+"""Elements in whose text `words between backticks` are set as code."""
 
 
 class Markup(str):
@@ -27,6 +30,8 @@ def tag(name: str, *children: str | Iterable[str | None] | None, **attributes: s
     and have `-` for `_`; True is an attribute without a value, False and None leave it out.
     """
     written = "".join(_attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
+    if name in PROSE:
+        children = tuple(_coded(child) if isinstance(child, str) else child for child in children)
     if name in VOID:
         return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
@@ -35,6 +40,10 @@ def tag(name: str, *children: str | Iterable[str | None] | None, **attributes: s
 def join(children: Iterable[str | Iterable[str | None] | None]) -> Markup:
     """The children one after the other, escaped where needed."""
     return Markup("".join(_text(child) for child in children))
+
+
+def _coded(text: str) -> Markup:
+    return text if isinstance(text, Markup) else Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def _text(child: str | Iterable[str | None] | None) -> str:

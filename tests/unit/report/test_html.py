@@ -167,3 +167,9 @@ def test_an_undecided_figure_is_drawn_as_what_bounds_it():
     assert drawn.count("<circle") == 2
     assert drawn.count('class="span"') == 1
     assert "INCONCLUSIVE: " in drawn
+
+
+def test_words_between_backticks_are_code_in_prose_and_nowhere_else():
+    assert tag("p", "Run `lab <check>`, `now`") == "<p>Run <code>lab &lt;check&gt;</code>, <code>now</code></p>"
+    assert tag("text", "`a`") == "<text>`a`</text>"
+    assert tag("p", Markup("`a`")) == "<p>`a`</p>"
