@@ -173,23 +173,12 @@ def new(
 
     It works as it is; change it piece by piece.
     """
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
-        raise UsageError(
-            f"'{slug}' is not a valid lab name.", "Use lower-case letters, digits and hyphens: `memory-copies`."
-        )
     if kind not in _EXAMPLES:
         raise UsageError(f"No example measures '{kind}'.", f"Choose one of {', '.join(_EXAMPLES)}.")
     example, like, example_entry = _EXAMPLES[kind]
     entry = entry or example_entry
-    if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
-        raise UsageError(
-            f"'{entry}' is not a valid name for a Python file.",
-            "Use a name that Python can import, such as `train.py`.",
-        )
     targets = [into / part / slug for part in _PARTS]
-    for target in targets:
-        if target.exists():
-            raise UsageError(f"{target} already exists.", "Choose another name, or remove that folder first.")
+    _require_usable(slug, entry, targets)
     with explained(into):
         for part, target in zip(_PARTS, targets, strict=True):
             shutil.copytree(_example(example) / part / like, target, ignore=shutil.ignore_patterns("__pycache__"))
@@ -201,6 +190,22 @@ def new(
         say(f"made {target}")
     first = "" if course_names(into, slug) else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
     say(f"\nNext: {first}`{_found(into)}lab dev check {slug}`.", style="bold")
+
+
+def _require_usable(slug: str, entry: str, targets: list[Path]) -> None:
+    """Raises UsageError for a name that cannot be used, or a folder that is there already."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
+        raise UsageError(
+            f"'{slug}' is not a valid lab name.", "Use lower-case letters, digits and hyphens: `memory-copies`."
+        )
+    if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
+        raise UsageError(
+            f"'{entry}' is not a valid name for a Python file.",
+            "Use a name that Python can import, such as `train.py`.",
+        )
+    for target in targets:
+        if target.exists():
+            raise UsageError(f"{target} already exists.", "Choose another name, or remove that folder first.")
 
 
 def _copy_datasets(example: Path, into: Path) -> list[Path]:

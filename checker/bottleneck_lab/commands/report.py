@@ -64,14 +64,25 @@ _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
 
 
+Capture = Annotated[
+    str | None,
+    typer.Argument(
+        help="A capture's number, or a trace file, memory snapshot or capture folder, also of several ranks (default: this lab's latest).",
+        autocompletion=completion.capture_numbers,
+    ),
+]
+Recorded = Annotated[
+    str | None,
+    typer.Option(
+        "--recorded",
+        metavar="TOOL",
+        help="Show the report that ships with this lab: ncu. Its counters are synthetic until real ones are recorded on a GPU.",
+    ),
+]
+
+
 def command(
-    capture: Annotated[
-        str | None,
-        typer.Argument(
-            help="A capture's number, or a trace file, memory snapshot or capture folder, also of several ranks (default: this lab's latest).",
-            autocompletion=completion.capture_numbers,
-        ),
-    ] = None,
+    capture: Capture = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write one self-contained HTML page to this file.")
     ] = None,
@@ -92,14 +103,7 @@ def command(
     sibling: Annotated[
         bool, typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew.")
     ] = False,
-    recorded: Annotated[
-        str | None,
-        typer.Option(
-            "--recorded",
-            metavar="TOOL",
-            help="Show the report that ships with this lab: ncu. Its counters are synthetic until real ones are recorded on a GPU.",
-        ),
-    ] = None,
+    recorded: Recorded = None,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.

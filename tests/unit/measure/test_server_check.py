@@ -260,8 +260,7 @@ class Gpu(SimpleNamespace):
 def gpu(monkeypatch):
     """What a check has on `cuda`, with the times of the devices that it has closed."""
     closed = []
-    launch = lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed)  # noqa: E731
-    monkeypatch.setattr(sizing, "_launch", launch)
+    monkeypatch.setattr(sizing, "_launch", lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed))
     return SimpleNamespace(device="cuda", settings=ServerSettings(), closed=closed)
 
 
