@@ -217,17 +217,10 @@ def installed(distribution: str) -> bool:
 
 
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
-    """What a tool records of a lab. If recording is the exercise, the solution is a profiler itself and the starter records nothing.
+    """What a tool records of a lab, `starter` or `solution`."""
+    from bottleneck_lab.measure.kinds.registry import kind_of
 
-    The GPU work of labs about measuring is the checker's own. A server is recorded under load, which two tools can do.
-    """
-    if lab.spec.measure == "benchmark":
-        return ()
-    if lab.spec.measure == "finding":
-        return ("solution",) if tool == "torch" else ("starter",)
-    if lab.spec.measure in ("server", "requests") and tool not in ("torch", "nsys"):
-        return ()
-    return ("starter", "solution")
+    return kind_of(lab).captured_work(tool)
 
 
 def command_of(step: str, kept: Path) -> list[str]:

@@ -118,6 +118,10 @@ class Kind(ABC, Generic[S]):
             if id_ not in {criterion.id for criterion in declared}:
                 yield f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the criterion `{id_}`."
 
+    def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
+        """Which of `starter` and `solution` a capture with a tool says something about; none where the tool cannot record a workload of this kind."""
+        return ("starter", "solution")
+
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:  # noqa: ARG002 - for kinds to override
         """What `lab check --static` calls to see how the lab's CUDA kernels are launched."""
         return ()

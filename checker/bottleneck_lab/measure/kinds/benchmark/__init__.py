@@ -38,6 +38,9 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
         return profile(context, trace, on_line)
 
+    def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - the same for every tool
+        return ()  # what the GPU does there is the checker's own
+
     def run(self, context: Context[BenchmarkSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.benchmark.run import run
 

@@ -60,6 +60,9 @@ class FindingKind(Kind[FindingSettings]):
 
         return profile(context, trace, on_line)
 
+    def captured_work(self, tool: str) -> tuple[str, ...]:
+        return ("solution",) if tool == "torch" else ("starter",)  # the solution is a profiler itself
+
     def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:
         from bottleneck_lab.measure.kinds.finding.answers import measured_answers
 

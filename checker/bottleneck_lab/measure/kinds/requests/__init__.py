@@ -36,6 +36,9 @@ class Loaded(Kind[S]):
     def under_load(self, context: Context[S], on_line: OnLine) -> int:
         """Runs the server under load, its parts marked as NVTX ranges for as long as a capture lasts; its exit status."""
 
+    def captured_work(self, tool: str) -> tuple[str, ...]:
+        return super().captured_work(tool) if tool in ("torch", "nsys") else ()
+
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         if tool == "nsys":
             return (sys.executable, "-u", "-m", "bottleneck_lab.measure.kinds.requests.under_load")
