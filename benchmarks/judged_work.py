@@ -36,7 +36,7 @@ RECORD = ROOT / "docs" / "measured" / "judged_work.jsonl"
 PAGE = RECORD.with_suffix(".md")
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
 TIMES = 3
-TELLS_NOTHING = {"README.md", "lab.toml", "diagnosis.toml"}
+TELLS_NOTHING = ("*.md", "lab.toml", "diagnosis.toml")
 """Files of a lab that no verdict depends on, once its criteria and settings are taken from lab.toml."""
 
 
@@ -85,7 +85,7 @@ def files_of(lab: Lab, work: Work) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         for folder in (lab.path, _folder_of(lab, work, Path(scratch))):
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and path.name not in TELLS_NOTHING and "__pycache__" not in path.parts:
+                if path.is_file() and "__pycache__" not in path.parts and not any(map(path.match, TELLS_NOTHING)):
                     found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:12]
 

@@ -340,6 +340,7 @@ def test_the_case_at_the_end_is_answered_once(learner):
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
     assert re.search(r"It was [a-z-]+; without it", done.output), done.output
     assert "unseen case" in learner.lab("history").output
+    assert "Case 2." in learner.lab("diagnose", "--sibling").output
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """When a run that came to no end is the machine's fault: no worker, no load, only what is concluded from them."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,14 +25,14 @@ class Load:
 
 
 class Worker:
-    """A worker whose threads have waited for a core for so long in all, at one look and the next."""
+    """A worker whose threads wait for a core for so long in all."""
 
-    def __init__(self, *waited_s):
-        self.left = list(waited_s)
+    def __init__(self, waited_s):
+        self.waited_s = waited_s
         self.done = []
 
-    def waited_s(self):
-        return self.left.pop(0)
+    def waiting(self):
+        return SimpleNamespace(seconds=lambda: self.waited_s)
 
     def cpu_s(self):
         return 0.0
@@ -45,7 +46,7 @@ class Worker:
 
 def found(monkeypatch, others, queued, others_without_it):
     """What is concluded after 100 s in which others had so many of the cores, as a share, and the ranks queued for so many seconds."""
-    clock, worker = iter([1000.0, 1100.0]), Worker(0.0, queued)
+    clock, worker = iter([1000.0, 1100.0]), Worker(queued)
     monkeypatch.setattr(starved.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(starved.time, "sleep", lambda _s: None)
     monkeypatch.setattr(starved, "LoadMeter", lambda _own: Load(others * CORES, others_without_it * CORES))

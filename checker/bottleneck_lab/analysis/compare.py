@@ -75,8 +75,8 @@ class Comparison(msgspec.Struct, frozen=True):
     reliable: bool
     reasons: list[str]
     changes: list[FigureChange]
-    findings_gone: list[str]
-    findings_new: list[str]
+    findings_gone: dict[str, str]
+    findings_new: dict[str, str]
     control: Control | None = None
 
 
@@ -145,7 +145,7 @@ def _compare(before: Side, after: Side) -> Comparison:
     keys = _notable(merged)
     whole = _judged(("step", "time"), samples, ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_ALONE, paired)
     changes = [whole, *_parts(merged, keys, matches, paired)]
-    found = [{f.id for o in side for f in o.summary.findings} for side in (old, new)]
+    found = [{f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)]
     return Comparison(
         speedup=whole.ratio,
         speedup_low=whole.low,
@@ -158,9 +158,13 @@ def _compare(before: Side, after: Side) -> Comparison:
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=[*_reasons("before", old), *_reasons("after", new)],
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
-        findings_gone=sorted(found[0] - found[1]),
-        findings_new=sorted(found[1] - found[0]),
+        findings_gone=_only(found[0], found[1]),
+        findings_new=_only(found[1], found[0]),
     )
+
+
+def _only(here: dict[str, str], there: dict[str, str]) -> dict[str, str]:
+    return {id_: title for id_, title in here.items() if id_ not in there}
 
 
 def _observed(side: Side) -> list[Observation]:

@@ -203,7 +203,7 @@ def _launch(seen: Evidence) -> list[Finding]:
     evidence = (
         f"For {share:.0%} of the time the device was idle while the host launched kernels one by one, each "
         f"too late: {use.kernels_per_step:.0f} kernels per step, half of them under "
-        f"{use.median_kernel_ns / 1e3:.1f} us, {use.short_share:.0%} under 10 us."
+        f"{use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
     )
     advice = "Launch less: torch.compile, CUDA Graphs, fused or foreach operators, larger batches; and move Python work out of the step."
     title = "The host cannot launch work fast enough"
@@ -222,7 +222,7 @@ def _small_operators(seen: Evidence) -> list[Finding]:
     evidence = (
         f"For {between:.0%} of the time no operator ran: Python was between one and the next. Another "
         f"{calling:.0%} went to {sum(row.calls for row in small)} "
-        f"calls of operators that take under {SMALL_NS / 1e3:.0f} us each, mostly call overhead."
+        f"calls of operators that take under {SMALL_NS / 1e3:.0f} µs each, mostly call overhead."
     )
     advice = "Replace loops of small operators with one operator on a larger tensor, or use torch.compile; move other Python work out of the step."
     if not where:
@@ -506,7 +506,7 @@ def _dominant(seen: Evidence) -> list[Finding]:
     named = _repeated_calls(seen)[0] >= share  # the line that calls it says more
     if share < DOMINANT_SHARE or small or named or _MATRIX_WORK.search(top.name):
         return []
-    evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {top.self_ns / top.calls / 1e3:.1f} us."
+    evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {top.self_ns / top.calls / 1e3:.1f} µs."
     advice = "Make it cheaper (lower precision, channels_last, a fused or compiled form), call it less often, or on smaller tensors."
     return [
         _finding("dominant-operator", "One operator takes most of the time", evidence, "memory-bound", advice, share)

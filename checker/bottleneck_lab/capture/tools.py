@@ -125,7 +125,7 @@ def _kernels(lab: Lab, workspace: Path) -> str:
 
 
 def _require_timeline(trace: Path, tool: str) -> None:
-    """A lab's latest capture is what hints and the diagnosis read: one that shows nothing must not become it."""
+    """Hints and the diagnosis read a lab's captures: one that shows nothing must not become one."""
     try:
         load(trace)
     except CaptureError as error:

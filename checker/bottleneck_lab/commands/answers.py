@@ -11,6 +11,29 @@ from bottleneck_lab.commands.ui import say
 from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given
 
+_MEANINGS = {
+    "input-bound": "the next batch is not ready in time",
+    "launch-bound": "the host starts work more slowly than the device finishes it",
+    "synchronisation-bound": "the host waits for the device, and then the device for the host",
+    "copy-bound": "work waits for copies between host and device",
+    "communication-bound": "work waits for data from the other devices",
+    "network-bound": "requests or replies are held up on the network",
+    "straggler": "one rank takes longer, and the others wait for it",
+    "memory-bound": "the device's memory delivers data more slowly than the device could compute with it",
+    "compute-bound": "the device computes all the time, or as fast as it can",
+    "memory-growth": "every step leaves more memory allocated than the one before",
+}
+"""The usual names of causes, for those who meet them for the first time."""
+
+
+def describe_choices(question: QuestionSpec) -> list[str]:
+    """The choices, numbered; a usual name of a cause with its meaning, unless the question itself explains it."""
+    told = [
+        choice if choice not in _MEANINGS or f"`{choice}`" in question.measure else f"{choice}: {_MEANINGS[choice]}"
+        for choice in question.choices
+    ]
+    return [f"{number}  {choice}" for number, choice in enumerate(told, 1)]
+
 
 def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict[str, Answer], list[str]]:
     """The answers given as ID=VALUE, and one sentence for each that cannot be accepted."""
@@ -58,8 +81,8 @@ def ask(question: QuestionSpec, known: Any) -> Answer:
     say(f"\n{question.ask}", style="bold")
     if question.measure:
         say(question.measure, style="dim")
-    for number, choice in enumerate(question.choices, 1):
-        say(f"  {number}  {choice}", hang=3)
+    for line in describe_choices(question):
+        say(f"  {line}", hang=3)
     while True:
         answer = read_answer(question, str(typer.prompt(question.id, default=known if is_given(known) else None)))
         complaint = problem(question, answer)

@@ -113,7 +113,7 @@ def _compared(
     if not _is_blind(sides):
         return comparison
     changes = [change for change in comparison.changes if change.group != "gap"]
-    return msgspec.structs.replace(comparison, changes=changes, findings_gone=[], findings_new=[])
+    return msgspec.structs.replace(comparison, changes=changes, findings_gone={}, findings_new={})
 
 
 def _is_blind(sides: tuple[Side, Side]) -> bool:

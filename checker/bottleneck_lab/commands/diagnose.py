@@ -9,7 +9,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.open_hints import unlocked_hints
-from bottleneck_lab.commands.answers import ask, parse_answers
+from bottleneck_lab.commands.answers import ask, describe_choices, parse_answers
 from bottleneck_lab.commands.evidence import capture_figures, evidence_capture
 from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Json, here, print_json, say
@@ -175,8 +175,8 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
         say(f"    {question.ask}", style="dim")
         if question.measure:
             say(f"    {question.measure}", style="dim")
-        for number, choice in enumerate(question.choices, 1):
-            say(f"      {number}  {choice}", style="dim", hang=3)
+        for line in describe_choices(question):
+            say(f"      {line}", style="dim", hang=3)
 
 
 def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[str]) -> None:

@@ -89,12 +89,6 @@ def _with_device(workspace: Workspace) -> list[Path]:
     return [path for path in readable(workspace) if not sees_none(path)]
 
 
-def latest(workspace: Workspace) -> Summary | None:
-    """The summary of the latest capture that shows the lab's device; None when there is none."""
-    captures = _with_device(workspace)
-    return read_capture(captures[-1]) if captures else None
-
-
 def evidence_capture(workspace: Workspace) -> Path | None:
     """The capture that a diagnosis is about: one of the shipped code, even after a fix has been captured.
 
@@ -134,6 +128,7 @@ def figures(workspace: Workspace) -> dict[str, float] | None:
 
 
 def evidence(workspace: Workspace, finding: str) -> str | None:
-    """The evidence for `finding` in the latest capture; None if there is none."""
-    summary = latest(workspace)
-    return next((found.evidence for found in summary.findings if found.id == finding), None) if summary else None
+    """The evidence for `finding` in the capture that a diagnosis is about; None if there is none."""
+    folder = evidence_capture(workspace)
+    found = read_capture(folder).findings if folder else []
+    return next((each.evidence for each in found if each.id == finding), None)

@@ -60,7 +60,7 @@ def _row(workspace: Workspace, index: int, hint: HintSpec) -> dict[str, Any]:
 
 
 def _text(workspace: Workspace, hint: HintSpec) -> str:
-    """The hint; once a diagnosis is committed, with evidence from the learner's latest capture, which would give the cause away before."""
+    """The hint; once a diagnosis is committed, with evidence from the learner's capture of the shipped code, which would give the cause away before."""
     if hint.finding is None:
         return hint.text
     if is_blind(workspace):

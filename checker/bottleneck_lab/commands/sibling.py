@@ -6,7 +6,7 @@ import random
 import sys
 
 from bottleneck_lab.analysis.summary import Summary, summarise
-from bottleneck_lab.commands.answers import ask, parse_answers
+from bottleneck_lab.commands.answers import ask, describe_choices, parse_answers
 from bottleneck_lab.commands.ui import print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.siblings import QUESTIONS, grade_sibling, true_gain
@@ -34,7 +34,8 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
         answers = {question.id: ask(question, None) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
-        _tell_case(story, missing if texts else [], json=json)
+        number = len(siblings.load_drawn(workspace))
+        _tell_case(story if number == 1 else f"Case {number}. {story}", missing if texts else [], json=json)
         return
     _answer(workspace, answers, json=json)
 
@@ -47,8 +48,8 @@ def _tell_case(story: str, missing: list[str], *, json: bool) -> None:
     say(f"\n{_LOOK} Five minutes, one answer to each question:")
     for question in QUESTIONS:
         say(f"\n{question.id}: {question.ask}", style="bold")
-        for number, choice in enumerate(question.choices, 1):
-            say(f"  {number}  {choice}", hang=3)
+        for line in describe_choices(question):
+            say(f"  {line}", hang=3)
     if missing:
         say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
     say("\nNext: lab report --sibling", style="bold")

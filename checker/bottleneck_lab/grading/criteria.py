@@ -169,7 +169,7 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
     if math.isnan(interval.median):
         return f"{undecided}{count} measured"
     bounds = format_range(interval.low, interval.high, spec.unit, spec.target) if math.isfinite(interval.high) else ""
-    details = [bounds] if bounds and holds is not None else []
+    details = [bounds] if bounds not in ("", value) and holds is not None else []
     details += [] if count.startswith("0 ") else [count]
     shown = bounds if bounds and holds is None else value  # a middle that decides nothing is no figure to quote
     return f"{undecided}{shown}{' (' + ', '.join(details) + ')' if details else ''}"
@@ -225,8 +225,9 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
 
 
 def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
-    """Two figures with one unit, such as `39–43%`."""
-    return f"{_number(low, unit, against)}–{format_figure(high, unit, against)}"
+    """Two figures with one unit, such as `39–43%`; one figure where both read the same."""
+    first, last = _number(low, unit, against), format_figure(high, unit, against)
+    return last if first == _number(high, unit, against) else f"{first}–{last}"
 
 
 def _number(value: float, unit: str, against: float | None) -> str:

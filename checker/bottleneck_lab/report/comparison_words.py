@@ -31,16 +31,16 @@ TOP = 8
 _MUCH = 1.25
 
 _OUTCOMES = {
-    "better": "faster",
-    "worse": "slower",
-    "same": "the same",
-    "cannot tell": "cannot tell",
+    "better": "Faster",
+    "worse": "Slower",
+    "same": "The same",
+    "cannot tell": "Cannot tell",
 }
 
 
 def describe_speedup(comparison: Comparison) -> str:
-    """The ratio of the step times, its interval, and what it means."""
-    told = f"{comparison.speedup:.2f}x: {_OUTCOMES[comparison.outcome]}"
+    """What the ratio of the step times means, and that ratio with its interval."""
+    told = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
     return f"{told} ({interval or 'too few samples for an interval'})"
 

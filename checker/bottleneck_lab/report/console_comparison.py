@@ -39,7 +39,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for title, found in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new)):
         if found:
             sheet.heading(title)
-            sheet.line(", ".join(found), indent=1)
+            for name in found.values():
+                sheet.line(f"{name}.", indent=1)
 
 
 def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:

@@ -118,9 +118,13 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         _print_named(sheet, name, share, words.format_duration(share * summary.step_mean_ns))
     wall = sum(use.wall_ns for use in summary.devices) or 1
     contents = {
-        "Where the host waited": [(words.describe_wait(row), row.total_ns) for row in summary.syncs],
-        "Copies": [(f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies],
-        "Top kernels": [(short_name(row.name), row.total_ns) for row in summary.kernels],
+        "Where the host waited, by share of the recording": [
+            (words.describe_wait(row), row.total_ns) for row in summary.syncs
+        ],
+        "Copies, by share of the recording": [
+            (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
+        ],
+        "Top kernels, by share of the recording": [(short_name(row.name), row.total_ns) for row in summary.kernels],
     }
     for title, rows in contents.items():
         if rows:
@@ -171,7 +175,10 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     share = biggest.ns / (working if in_loop else wall)
     if share < _NEARLY_ALL:
         whole = "the part between the first and the last work" if in_loop and working < wall else "the run"
-        sheet.line(f"Removing this alone would make {whole} {ceiling(share):.2f}x as fast (Amdahl).", indent=3)
+        sheet.line(
+            f"Removing this alone, with the work unchanged, would make {whole} {ceiling(share):.2f}x as fast (Amdahl).",
+            indent=3,
+        )
 
 
 def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -270,7 +277,7 @@ def _print_serving(sheet: Sheet, summary: Summary) -> None:
 def _print_operators(sheet: Sheet, summary: Summary) -> None:
     rows, on_device = costly_operators(summary)
     if rows:
-        sheet.heading(f"Top operators, by {'device' if on_device else 'CPU'} self time")
+        sheet.heading(f"Top operators, by share of {'device' if on_device else 'CPU'} self time")
     for row in rows[:TOP]:
         own = row.device_self_ns if on_device else row.self_ns
         _print_named(sheet, row.name, row.share, words.format_duration(own))

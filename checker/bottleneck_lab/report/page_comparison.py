@@ -24,9 +24,9 @@ def comparison_section(comparison: Comparison) -> Section:
     doubts = [tag("p", f"Unreliable, because {reason}.", class_="warning") for reason in comparison.reasons]
     tables = [_group(comparison, group, title) for group, title in GROUPS.items()]
     found = [
-        tag("p", f"{title}: {', '.join(ids)}.")
-        for title, ids in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new))
-        if ids
+        tag("p", f"{title}: {'; '.join(titles.values())}.")
+        for title, titles in (("No longer found", comparison.findings_gone), ("Newly found", comparison.findings_new))
+        if titles
     ]
     lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
     return section("compare", "Before and after", doubts, found, tag("div", tables, class_="pair"), lead=lead)

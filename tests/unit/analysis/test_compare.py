@@ -45,13 +45,13 @@ def test_a_fix_is_seen_with_what_it_removed(timeline_of):
     result = compare(timeline_of("input", steps=12), timeline_of("healthy", steps=12))
     assert result.outcome == "better"
     assert 1.5 < result.speedup_low <= result.speedup <= result.speedup_high
-    assert result.findings_gone == ["input-starved"]
+    assert result.findings_gone == {"input-starved": "The device waits for data"}
     changes = outcomes(result)
     assert changes["gap", "input"].outcome == "better"
     assert changes["range", "data"].ratio > 100
     back = compare(timeline_of("healthy", steps=12), timeline_of("input", steps=12))
     assert back.outcome == "worse"
-    assert back.findings_new == ["input-starved"]
+    assert list(back.findings_new) == ["input-starved"]
 
 
 def test_the_same_program_twice_is_the_same(timeline_of):

@@ -18,7 +18,7 @@ import pytest
 
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.sandbox import limits, process, visible
+from bottleneck_lab.measure.sandbox import limits, process, visible, waiting
 from bottleneck_lab.measure.sandbox.freezer import of_threads
 from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.sandbox.visible import Paths
@@ -241,9 +241,18 @@ def load(device):
     return run
 """
     with start(context, code) as session:
-        before = session.worker.waited_s()
+        meter = session.worker.waiting()
         session.call([1])
-        assert session.worker.waited_s() - before > 0.05
+        assert meter.seconds() > 0.05
+
+
+def test_a_thread_that_only_wakes_for_a_moment_hardly_counts_as_waiting(monkeypatch):
+    """Thread 1 computes, 2 wakes for 0.05 ms and waits 5 ms for that, 3 has begun meanwhile."""
+    before = [(1, "0 0 0"), (2, "5000000 0 1")]
+    after = [(1, "16000000 1000000 3"), (2, "5050000 5000000 2"), (3, "1000000 2000000 1")]
+    told = iter([before, after])
+    monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
+    assert waiting.Waiting(list).seconds() == pytest.approx(1e-3 + 4 * 0.05e-3 + 2e-3)
 
 
 def test_children_and_their_children_end_with_the_worker(context):
@@ -528,7 +537,7 @@ def test_a_process_or_a_thread_that_ends_while_it_is_looked_at_is_passed_over(mo
         "/proc/2/task": lambda: [gone, *real(Path("/proc/self/task"))],
     }
     monkeypatch.setattr(Path, "iterdir", lambda folder: listed[str(folder)]())
-    told = list(of_threads([Mock(pid=1), Mock(pid=2)], "comm"))
+    told = [text for _, text in of_threads([Mock(pid=1), Mock(pid=2)], "comm")]
     assert Path("/proc/self/comm").read_text() in told
 
 

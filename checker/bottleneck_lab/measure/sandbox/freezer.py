@@ -67,7 +67,7 @@ class Signals:
     def _at_rest(self) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             members = [child for child in self._supervisor.children(recursive=True) if self._is_member(child.pid)]
-            return {status.rpartition(")")[2].split()[0] for status in of_threads(members, "stat")} <= _AT_REST
+            return {status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")} <= _AT_REST
         return True
 
     def _is_member(self, pid: int) -> bool:
@@ -76,10 +76,10 @@ class Signals:
         return False
 
 
-def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[str]:
-    """What the kernel says in a file of /proc of each living thread of these processes."""
+def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple[int, str]]:
+    """(its number, what the kernel says in that file of /proc) of each living thread of these processes."""
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for thread in Path(f"/proc/{process.pid}/task").iterdir():
                 with contextlib.suppress(OSError):  # so has this
-                    yield (thread / file).read_text(errors="replace")
+                    yield int(thread.name), (thread / file).read_text(errors="replace")

@@ -24,6 +24,7 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.sandbox.limits import Limits, Watch, set_limits
 from bottleneck_lab.measure.sandbox.seccomp import refuse_calls
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
+from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 LOG_TAIL_BYTES = 64 << 10
 _HOLDERS = 3
@@ -165,7 +166,7 @@ class Worker:
 
     def states(self) -> set[str]:
         """The states of its threads, as the letters that ps(1) shows."""
-        return {status.rpartition(")")[2].split()[0] for status in of_threads(self.tree(), "stat")}
+        return {status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")}
 
     def cpu_s(self) -> float:
         """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for, if only by those who hold it."""
@@ -181,9 +182,9 @@ class Worker:
                 total += _clock_s(process.pid) if process.pid not in ours else 0.0
         return total
 
-    def waited_s(self) -> float:
-        """Seconds that its living threads have been ready to run and had no core, added up; 0 where the kernel does not tell."""
-        return sum(int(status.split()[1]) for status in of_threads(self.tree(), "schedstat")) / 1e9
+    def waiting(self) -> Waiting:
+        """Measures from now on how long its threads wait for a core."""
+        return Waiting(self.tree)
 
     def log_tail(self) -> str:
         """The end of what the worker printed, safe to show on a terminal."""

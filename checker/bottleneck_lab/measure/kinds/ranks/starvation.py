@@ -24,14 +24,13 @@ class Starvation:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._began, self._waited_s = time.monotonic(), worker.waited_s()
+        self._began, self._waiting = time.monotonic(), worker.waiting()
         self._load = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
 
     def found(self) -> bool:
         """Whether the ranks have been starved until now, by programs that are there without them, too."""
         enough = TAKEN_SHARE * (os.cpu_count() or 1)
-        waited_s = self._worker.waited_s() - self._waited_s
-        if self._load.cores() < enough or waited_s < WAITED_SHARE * (time.monotonic() - self._began):
+        if self._load.cores() < enough or self._waiting.seconds() < WAITED_SHARE * (time.monotonic() - self._began):
             return False
         self._worker.freeze()
         self._load.restart()

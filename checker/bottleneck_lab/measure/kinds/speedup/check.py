@@ -93,10 +93,10 @@ def _compare(workers: Workers) -> Measured:
     cases = [_case(workers, name) for name in names]
     worker = workers.learner.worker
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
-    waited_s = worker.waited_s()
+    waiting = worker.waiting()
     tests = sequential_tests(context, itself.doubt)
     cases = sample(workers, cases, tests)
-    waited_s, other_cores = worker.waited_s() - waited_s, meter.cores()
+    waited_s, other_cores = waiting.seconds(), meter.cores()
     if not rehearsing():  # there a call takes no more time than the protocol
         refuse_overhead(cases, tests)
     refuse_more_threads(cases)

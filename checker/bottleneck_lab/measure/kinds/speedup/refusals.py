@@ -20,9 +20,7 @@ In between lie clocks that fall under load and other users of the GPU, too: nobo
 MAX_CORES_SHARE = 1.1
 """Cores kept busy over the threads that a case allows: beyond this it is no slip."""
 MAX_READY_SHARE = 1.25
-"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy; a thread
-that wakes for a moment waits longer there than it runs.
-"""
+"""Threads that computed or waited for a core, over those that a case allows. Beyond this other programs hide how many cores they would keep busy."""
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:

@@ -71,11 +71,11 @@ class Workers:
 
     def _time_learner(self, case: Case, inputs: list[Value]) -> list[Any]:
         worker = self.learner.worker
-        cpu_s, waited_s = worker.cpu_s(), worker.waited_s() if case.threads else 0.0
+        waiting, cpu_s = worker.waiting() if case.threads else None, worker.cpu_s()
         seconds, answer = self.learner.call(inputs)
         case.learner_s.append(seconds)
         case.cpu_s += worker.cpu_s() - cpu_s
-        case.waited_s += worker.waited_s() - waited_s if case.threads else 0.0
+        case.waited_s += waiting.seconds() if waiting else 0.0
         return answer
 
     def untimed(self) -> None:

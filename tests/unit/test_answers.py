@@ -1,0 +1,21 @@
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.commands.answers import describe_choices
+from bottleneck_lab.grading.siblings import QUESTIONS
+
+
+def test_every_usual_cause_is_explained_where_it_is_offered():
+    cause, _gain = QUESTIONS
+    lines = describe_choices(cause)
+    assert [line.split("  ")[1].partition(": ")[0] for line in lines] == cause.choices
+    assert all(": " in line for line in lines)
+
+
+def test_a_choice_that_the_question_explains_itself_stands_alone():
+    question = QuestionSpec(
+        "bound",
+        "choice",
+        "What limits it?",
+        measure="`memory-bound`: on the slant.",
+        choices=["memory-bound", "far below"],
+    )
+    assert describe_choices(question) == ["1  memory-bound", "2  far below"]
