@@ -255,6 +255,13 @@ def test_a_thread_that_only_wakes_for_a_moment_hardly_counts_as_waiting(monkeypa
     assert waiting.Waiting(list).seconds() == pytest.approx(1e-3 + 4 * 0.05e-3 + 2e-3)
 
 
+def test_a_thread_cannot_wait_for_longer_than_it_did_not_run(monkeypatch):
+    """It waited 7 ms, most of that as it was thawed: of a call of 17 ms, 15 ran."""
+    told = iter([[(1, "0 0 0")], [(1, "15000000 7000000 3")]])
+    monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
+    assert waiting.Waiting(list).seconds(within_s=0.017) == pytest.approx(2e-3)
+
+
 def test_children_and_their_children_end_with_the_worker(context):
     code = """
         import subprocess, sys

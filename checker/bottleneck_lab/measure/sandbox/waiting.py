@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import psutil
@@ -21,12 +22,16 @@ class Waiting:
         self._processes = processes
         self._before = self._read()
 
-    def seconds(self) -> float:
-        """Seconds so far, of all threads together; 0 where the kernel does not tell."""
-        total = 0
+    def seconds(self, within_s: float = math.inf) -> float:
+        """Seconds so far, of all threads together; 0 where the kernel does not tell.
+
+        Of a thread that did not run for all of the `within_s` that count, at most the rest: it also waits as it is thawed and frozen.
+        """
+        total = 0.0
         for thread, (ran, waited) in self._read().items():
             ran_before, waited_before = self._before.get(thread, (0, 0))
-            total += min(waited - waited_before, MOST_OF_RUN * (ran - ran_before))
+            own = ran - ran_before
+            total += min(waited - waited_before, MOST_OF_RUN * own, max(0.0, within_s * 1e9 - own))
         return total / 1e9
 
     def _read(self) -> dict[int, tuple[int, int]]:
