@@ -89,6 +89,7 @@ def refuse_more_threads(cases: list[Case]) -> None:
             raise LearnerFault("tampered", f"It may use {asked} but kept {case.cores:.1f} cores busy ({case.name}).")
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
-                f"It may use {asked}, and {case.ready:.1f} were ready on average ({case.name}): other programs kept them from the cores.",
+                f"It may use {asked}, and {case.ready:.1f} were ready on average: other programs kept them from the cores "
+                f"({case.name}; in {sum(case.learner_s):.2f} s they ran for {case.cpu_s:.2f} s and waited {case.waited_s:.2f} s).",
                 "Close other programs (`top` shows them), and use no more threads than the case allows.",
             )
