@@ -98,7 +98,7 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
     assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
     told = StringIO()
-    render_summary(summary, Console(file=told, width=100))
+    render_summary(summary, Console(file=told, width=140))
     ceiling = finding.expected_gain_ratio
     assert f"would make the part between the first and the last work {ceiling:.2f}x as fast" in told.getvalue()
     assert "kernels per step" not in told.getvalue()
