@@ -98,10 +98,10 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
     assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
     told = StringIO()
-    render_summary(summary, Console(file=told, width=140))
-    ceiling = finding.expected_gain_ratio
-    assert f"would make the part between the first and the last work {ceiling:.2f}x as fast" in told.getvalue()
-    assert "kernels per step" not in told.getvalue()
+    render_summary(summary, Console(file=told, width=100))
+    text, ceiling = " ".join(told.getvalue().split()), finding.expected_gain_ratio
+    assert f"would make the part between the first and the last work {ceiling:.2f}x as fast" in text
+    assert "kernels per step" not in text
 
 
 def test_operators_that_launched_nothing_are_ranked_by_the_host_s_time(summary_of):
