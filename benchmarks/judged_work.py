@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+import bottleneck_lab
 from bottleneck_lab.catalog import Device, Lab, load_labs
 from bottleneck_lab.commands.proving import machine, prove
 from bottleneck_lab.grading.margins import Part
@@ -218,6 +219,8 @@ def main() -> None:
     parser.add_argument("--only", choices=("starter", "solution", "variants", "mutants"))
     parser.add_argument("--write", action="store_true", help="renews the tables in docs/measured/judged_work.md")
     options = parser.parse_args()
+    if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
+        parser.error(f"a record of {ROOT} cannot be made with {bottleneck_lab.__file__}")
     run([load_labs()[slug] for slug in options.labs], options.only, options.budget_s)
     if options.write:
         write(load_labs().values())

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import bottleneck_lab
+
 from .quick import Quick, long_files_first
 from .tools import LEFT_OUT
 
@@ -26,10 +28,16 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    """Every run remembers how long its tests took, for the next `--quick`.
+    """Every run remembers how long its tests took, for the next `--quick`. It ends at once if it would test another folder's code: an environment
+    installed from elsewhere stays unnoticed otherwise.
 
     A shell that starts tests in the background has them, and what they start, ignore Ctrl-C.
     """
+    if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
+        pytest.exit(
+            f"These tests are of {ROOT}, but import {bottleneck_lab.__file__}. `rm .venv/.installed && make setup` installs this folder.",
+            4,
+        )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "cache"):  # not with `-p no:cacheprovider`

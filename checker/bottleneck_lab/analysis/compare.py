@@ -61,6 +61,7 @@ class FigureChange(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """`speedup` is the ratio of the step times, before / after; `changes` are ordered by how much time they moved.
 
+    `findings_gone` and `findings_new`: the title of each finding that only one side has, by its id.
     `pairs`: how many pairs of captures were compared; with one, `steps` are the samples. `few`: too few for an interval at the level asked for.
     """
 

@@ -246,20 +246,33 @@ def load(device):
         assert meter.seconds() > 0.05
 
 
-def test_a_thread_that_only_wakes_for_a_moment_hardly_counts_as_waiting(monkeypatch):
-    """Thread 1 computes, 2 wakes for 0.05 ms and waits 5 ms for that, 3 has begun meanwhile."""
-    before = [(1, "0 0 0"), (2, "5000000 0 1")]
-    after = [(1, "16000000 1000000 3"), (2, "5050000 5000000 2"), (3, "1000000 2000000 1")]
-    told = iter([before, after])
-    monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
-    assert waiting.Waiting(list).seconds() == pytest.approx(1e-3 + 4 * 0.05e-3 + 2e-3)
+@pytest.fixture
+def waits(monkeypatch):
+    """A meter of threads that have run and waited for so many ms each."""
+
+    def made(*times):
+        told = iter(
+            [[], [(number, f"{ran * 1e6:.0f} {waited * 1e6:.0f} 1") for number, (ran, waited) in enumerate(times)]]
+        )
+        monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
+        return waiting.Waiting(list)
+
+    return made
 
 
-def test_a_thread_cannot_wait_for_longer_than_it_did_not_run(monkeypatch):
-    """It waited 7 ms, most of that as it was thawed: of a call of 17 ms, 15 ran."""
-    told = iter([[(1, "0 0 0")], [(1, "15000000 7000000 3")]])
-    monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
-    assert waiting.Waiting(list).seconds(within_s=0.017) == pytest.approx(2e-3)
+def test_threads_that_only_wake_wait_in_no_call(waits):
+    times = (15, 1), (0.1, 5), (0.05, 5), (0.05, 5)
+    assert waits(*times).seconds() == pytest.approx(16e-3), "where it is credited, all of it is"
+    assert waits(*times).seconds_within(0.017) == pytest.approx(1e-3)
+
+
+def test_a_thread_waits_in_a_call_for_no_longer_than_it_did_not_run(waits):
+    assert waits((15, 7)).seconds_within(0.017) == pytest.approx(2e-3)
+
+
+def test_threads_that_share_the_work_all_wait_however_little_each_can_run(waits):
+    assert waits((8, 290), (7, 291)).seconds_within(0.3) == pytest.approx(0.581), "two threads beside twenty programs"
+    assert waits((15, 1), *[(0.4, 9)] * 20).seconds_within(0.02) > 0.1, "a crowd is not slight"
 
 
 def test_children_and_their_children_end_with_the_worker(context):

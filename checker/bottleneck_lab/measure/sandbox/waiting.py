@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import psutil
 
 from bottleneck_lab.measure.sandbox.freezer import of_threads
 
-MOST_OF_RUN = 4
-"""How many times what it ran a thread's waiting counts at most. One that only wakes for a moment, as all do when a worker is thawed, may wait for the
-scheduler's next tick: 5 ms for 0.05 ms, with nobody else on the machine.
+SLIGHT_SHARE = 0.1
+"""What the threads that only wake may have run of a call's computing, together. All of a worker's threads wake as it is thawed, and for 0.05 ms one may
+wait 5 ms, with nobody else on the machine.
 """
 
 
 class Waiting:
-    """Adds up the waiting of all living threads of some processes, from its making on."""
+    """Adds up the waiting of all living threads of some processes, from its making on; nothing where the kernel does not tell (proc(5), schedstat)."""
 
     def __init__(self, processes: Callable[[], Iterable[psutil.Process]]) -> None:
         self._processes = processes
         self._before = self._read()
 
-    def seconds(self, within_s: float = math.inf) -> float:
-        """Seconds so far, of all threads together; 0 where the kernel does not tell.
+    def seconds(self) -> float:
+        """Seconds so far, of all threads together."""
+        return sum(waited for _, waited in self._so_far())
 
-        Of a thread that did not run for all of the `within_s` that count, at most the rest: it also waits as it is thawed and frozen.
-        """
+    def seconds_within(self, call_s: float) -> float:
+        """Of the threads that computed in a call that took so long. A thread waits in it for no longer than it did not run: the rest was on being thawed."""
+        times = sorted(self._so_far())
+        slight_s = SLIGHT_SHARE * sum(ran for ran, _ in times)
         total = 0.0
-        for thread, (ran, waited) in self._read().items():
-            ran_before, waited_before = self._before.get(thread, (0, 0))
-            own = ran - ran_before
-            total += min(waited - waited_before, MOST_OF_RUN * own, max(0.0, within_s * 1e9 - own))
-        return total / 1e9
+        for ran, waited in times:
+            slight_s -= ran
+            if slight_s < 0:
+                total += min(waited, max(0.0, call_s - ran))
+        return total
 
-    def _read(self) -> dict[int, tuple[int, int]]:
-        """For each thread the ns that it ran, and that it was ready to run (proc(5), schedstat)."""
+    def _so_far(self) -> list[tuple[float, float]]:
+        """For each thread the seconds that it ran, and that it was ready to."""
+        return [
+            (ran - before[0], waited - before[1])
+            for thread, (ran, waited) in self._read().items()
+            for before in [self._before.get(thread, (0.0, 0.0))]
+        ]
+
+    def _read(self) -> dict[int, tuple[float, float]]:
         told = of_threads(self._processes(), "schedstat")
-        return {thread: (int(text.split()[0]), int(text.split()[1])) for thread, text in told}
+        return {thread: (int(text.split()[0]) / 1e9, int(text.split()[1]) / 1e9) for thread, text in told}

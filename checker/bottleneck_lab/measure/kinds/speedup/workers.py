@@ -75,7 +75,7 @@ class Workers:
         seconds, answer = self.learner.call(inputs)
         case.learner_s.append(seconds)
         case.cpu_s += worker.cpu_s() - cpu_s
-        case.waited_s += waiting.seconds(seconds) if waiting else 0.0
+        case.waited_s += waiting.seconds_within(seconds) if waiting else 0.0
         return answer
 
     def untimed(self) -> None:
