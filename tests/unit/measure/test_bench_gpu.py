@@ -168,7 +168,7 @@ def test_a_gpu_that_is_not_there_works_in_a_rehearsal(monkeypatch):
         report = bench.report()
     assert report[:, 0].tolist() == [1e-3, 0.0, 2e-3]
     assert (report[:, 2] >= report[:, 1]).all()
-    assert report[-1, 2] - report[0, 1] >= 3e-3
+    assert report[-1, 2] - report[0, 1] >= 3e-3 - 1e-9  # a float of the clock has no more digits
 
 
 def test_a_device_that_cannot_work_says_why(monkeypatch):
