@@ -289,7 +289,7 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
 
 def test_a_second_voice_is_refused_whatever_the_rank_is_doing(two_ranks):
     """Whether the rank computes or waits in a collective as the voice is first heard is the scheduler's choice."""
-    with pytest.raises(Violation, match="with batches left|while it should have waited for the other ranks") as caught:
+    with pytest.raises(Violation, match=r"with batches left|while it should have waited for the other ranks") as caught:
         two_ranks(hostile_or_wrong("second_voice"))
     assert caught.value.reason in find("ddp-scaling", "second_voice").expect.reasons
 
