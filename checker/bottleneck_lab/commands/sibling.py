@@ -24,7 +24,9 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = siblings.open_case(workspace) is None
     case = siblings.draw(workspace, random.SystemRandom())
-    story = siblings.spec_of(workspace, case).story
+    number, story = len(siblings.load_drawn(workspace)), siblings.spec_of(workspace, case).story
+    if number > 1:
+        story = f"Case {number}. {story}"
     answers, wrong = parse_answers(QUESTIONS, texts)
     if wrong:
         raise UsageError(" ".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
@@ -34,8 +36,7 @@ def diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> N
         answers = {question.id: ask(question, None) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
-        number = len(siblings.load_drawn(workspace))
-        _tell_case(story if number == 1 else f"Case {number}. {story}", missing if texts else [], json=json)
+        _tell_case(story, missing if texts else [], json=json)
         return
     _answer(workspace, answers, json=json)
 

@@ -299,7 +299,7 @@ def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: C
 
 def _praise(question: QuestionSpec, answer: Any) -> str:
     if question.predicts_gain:
-        return f"You predicted {format_answer(question, answer)}; a check compares that with the measured gain."
+        return f"You predicted {format_answer(question, answer)}; each check compares that with the measured gain."
     if question.from_capture or question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
     return (

@@ -65,5 +65,5 @@ def _freed(row: Holder) -> str:
     if not row.allocated:
         return "allocated before the recording"
     if not row.freed_at:
-        return f"none of {row.allocated:,}"
-    return f"{words.format_share(row.freed_share)} of {row.allocated:,}, by {row.freed_at}"
+        return f"none of {row.allocated:,} blocks"
+    return f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {row.freed_at}"

@@ -18,8 +18,8 @@ from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, V
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
 
 OUTCOME_MEANS = {
-    Outcome.PASS: "every criterion holds",
-    Outcome.FAIL: "a criterion does not hold",
+    Outcome.PASS: "all criteria are met",
+    Outcome.FAIL: "a criterion is not met",
     Outcome.INCONCLUSIVE: "the measurement could not decide",
     Outcome.ERROR: "the machine or the checker failed, not your work",
 }

@@ -132,7 +132,7 @@ def test_read_aloud_json_is_as_always(environment):
         ("━━━━━━━━━━", None),
         ("", ""),
         ("  idle: input   ███░░░   64.4%", "idle: input 64.4%"),
-        (" ✓ PASS   every criterion holds", "ok: PASS every criterion holds"),
+        (" ✓ PASS   all criteria are met", "ok: PASS all criteria are met"),
         ("→ Run `lab start`.", "Then: Run `lab start`."),
         ("64.4% → 8.4%", "64.4% to 8.4%"),
         ("a == b", "a == b"),
