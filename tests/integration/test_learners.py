@@ -27,6 +27,7 @@ from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
+from bottleneck_lab.commands import sibling
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import conclude, grade_check
 from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
@@ -63,9 +64,9 @@ class Learner:
         monkeypatch.setattr(check_command, "require_torch", lambda _command: None)
         self.capture()
 
-    def lab(self, *arguments: str) -> SimpleNamespace:
+    def lab(self, *arguments: str, typed: str | None = None) -> SimpleNamespace:
         """Exit code and all that was printed, the message of an error with it, as `main` prints it."""
-        done = self.runner.invoke(app, list(arguments), prog_name="lab")
+        done = self.runner.invoke(app, list(arguments), input=typed, prog_name="lab")
         error = done.exception
         if isinstance(error, LabError):
             return SimpleNamespace(
@@ -328,7 +329,7 @@ def test_a_gain_to_the_reference_is_what_a_check_of_the_shipped_code_measured(tm
     assert learner.check()[1].prediction.measured == pytest.approx(10)
 
 
-def test_the_case_at_the_end_is_answered_once(learner):
+def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     if not learner.lab_spec.spec.siblings:  # what a lab teaches may not show in a capture
         assert learner.lab("diagnose", "--sibling").exit_code == 2
         return
@@ -341,6 +342,10 @@ def test_the_case_at_the_end_is_answered_once(learner):
     assert re.search(r"It was [a-z-]+; without it", done.output), done.output
     assert "unseen case" in learner.lab("history").output
     assert "Case 2." in learner.lab("diagnose", "--sibling").output
+    monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
+    assert "Case 2." in asked
+    assert "It was " in asked
 
 
 @pytest.mark.long
