@@ -2,7 +2,7 @@
 
     python benchmarks/judged_work.py --budget-s 3600 --write     # goes on where the record ends, then renews the tables in docs/measured/
     python benchmarks/judged_work.py --budget-s 0 --write        # only the tables
-    python benchmarks/judged_work.py --labs ddp-scaling sync-points --budget-s 600
+    python benchmarks/judged_work.py --labs ddp-scaling sync-points --device virtual --budget-s 600
 
 A check counts for the files it judged: those of the lab that decide a verdict, and the work itself. When one of them changes, its checks no longer count.
 The checker's own code is not among them (each line names its commit): after a change to how a kind of lab is judged, delete that lab's lines.
@@ -115,12 +115,15 @@ def current(labs: Iterable[Lab]) -> dict[tuple[Work, str], tuple[Lab, list[Check
     return found
 
 
-def run(labs: list[Lab], only: str | None, budget_s: float) -> None:
+def run(labs: list[Lab], device: str | None, only: str | None, budget_s: float) -> None:
     """Checks what has come out right least often, the quickest first, while one as long as before still fits the budget."""
     end = time.monotonic() + budget_s
     while time.monotonic() < end:
-        found = {key: value for key, value in current(labs).items() if only in (None, key[0].part)}
-        open_ = [(*key, *value) for key, value in found.items() if not _is_done(value[1])]
+        open_ = [
+            (work, files, lab, checks)
+            for (work, files), (lab, checks) in current(labs).items()
+            if device in (None, work.device) and only in (None, work.part) and not _is_done(checks)
+        ]
         open_.sort(key=lambda one: (len(one[3]), one[3][0].seconds if one[3] else 0))
         fits = (one for one in open_ if not one[3] or time.monotonic() + one[3][0].seconds < end)
         if (chosen := next(fits, None)) is None:
@@ -216,12 +219,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget-s", type=float, default=600.0)
     parser.add_argument("--labs", nargs="+", choices=load_labs(), default=list(load_labs()), metavar="LAB")
+    parser.add_argument("--device", choices=("virtual", "cpu"))
     parser.add_argument("--only", choices=("starter", "solution", "variants", "mutants"))
     parser.add_argument("--write", action="store_true", help="renews the tables in docs/measured/judged_work.md")
     options = parser.parse_args()
     if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
         parser.error(f"a record of {ROOT} cannot be made with {bottleneck_lab.__file__}")
-    run([load_labs()[slug] for slug in options.labs], options.only, options.budget_s)
+    run([load_labs()[slug] for slug in options.labs], options.device, options.only, options.budget_s)
     if options.write:
         write(load_labs().values())
 
