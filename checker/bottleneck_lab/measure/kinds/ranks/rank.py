@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import traceback
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,12 @@ from bottleneck_lab.measure.worker import explain, load_module
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_END_WITH = """
+from posix import _exit, waitpid, waitstatus_to_exitcode
+from sys import argv
+_exit(waitstatus_to_exitcode(waitpid(int(argv[1]), 0)[1]) & 0xFF)
+"""
+"""A program that ends as its child does. Unlike a fork of the worker it holds none of its memory, which would be counted page by page while ranks run."""
 
 
 class RankJob(msgspec.Struct, frozen=True):
@@ -103,25 +110,21 @@ def run_rank(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, mo
     os._exit(0)
 
 
-def live_apart(job: RankJob, sockets: list[int]) -> None:
+def live_apart(job: RankJob) -> None:
     """Returns in a grandchild that shares nothing with other ranks.
 
     A child would be process 1 of its namespace, which signals do not end: it waits, as does the process that was forked for the rank.
     """
     leave_others()
     for _ in range(2):
+        replaced, held = os.pipe()
         if child := os.fork():
-            _end_with(child, {job.go, *job.arenas, *_still_open(job, sockets)})
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _END_WITH, str(child)])
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(held)
+        os.read(replaced, 1)
+        os.close(replaced)
     take_own_files(Path(job.folder).parent, [Path(folder) for folder in job.readable])
-
-
-def _end_with(child: int, descriptors: set[int]) -> None:
-    """Holds none of these descriptors, waits for the child, and ends as it does."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-    _, status = os.waitpid(child, 0)
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def warm_up() -> None:
@@ -153,7 +156,7 @@ def fork_ranks(sockets: list[int], job: RankJob, recipe: ModuleType, model: torc
         if child == 0:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if job.apart:
-                live_apart(job, sockets)
+                live_apart(job)
             run_rank(rank, sockets, job, recipe, model)
         children.append(child)
     for descriptor in sockets:
@@ -171,6 +174,8 @@ def end_ranks(children: list[int]) -> None:
 def main() -> None:
     """Entry point of the worker: runs one after the other, each when the verifier says so."""
     job = msgspec.json.decode(sys.argv[1], type=RankJob)
+    for descriptor in (job.go, job.result, *job.arenas, *chain(*job.sockets)):
+        os.set_inheritable(descriptor, False)
     torch.set_num_threads(1)
     keep_memory()
     warm_up()
