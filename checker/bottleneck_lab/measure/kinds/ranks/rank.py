@@ -33,11 +33,16 @@ from bottleneck_lab.measure.worker import explain, load_module
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _END_WITH = """
-from posix import _exit, waitpid, waitstatus_to_exitcode
+from posix import _exit, close, waitpid, waitstatus_to_exitcode
 from sys import argv
-_exit(waitstatus_to_exitcode(waitpid(int(argv[1]), 0)[1]) & 0xFF)
+child, line = map(int, argv[1:])
+close(line)
+_exit(waitstatus_to_exitcode(waitpid(child, 0)[1]) & 0xFF)
 """
-"""A program that ends as its child does. Unlike a fork of the worker it holds none of its memory, which would be counted page by page while ranks run."""
+"""A program that closes a descriptor once it runs, and ends as its child does.
+
+Unlike a fork of the worker it holds none of its memory, which would be counted page by page while ranks run.
+"""
 
 
 class RankJob(msgspec.Struct, frozen=True):
@@ -117,13 +122,14 @@ def live_apart(job: RankJob) -> None:
     """
     leave_others()
     for _ in range(2):
-        replaced, held = os.pipe()
+        parent_runs, line = os.pipe()
         if child := os.fork():
-            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _END_WITH, str(child)])
+            os.set_inheritable(line, True)
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _END_WITH, str(child), str(line)])
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.close(held)
-        os.read(replaced, 1)
-        os.close(replaced)
+        os.close(line)
+        os.read(parent_runs, 1)  # its Python may lie in a folder that is emptied below
+        os.close(parent_runs)
     take_own_files(Path(job.folder).parent, [Path(folder) for folder in job.readable])
 
 
