@@ -82,6 +82,8 @@ SOLUTION = ROOT / "solutions" / "ddp-scaling" / "train.py"
 MOST_RUNS = 60
 LARGE = 1 << 16
 """Elements: gradients, not a loss or a flag."""
+TORCH_BYTES = 100 << 20
+"""What has imported torch is larger, and Python alone is not."""
 
 
 def code(script: Path, folder: Path) -> Path:
@@ -369,6 +371,28 @@ def test_ranks_import_late_from_below_tmp_and_cannot_write_there(below_tmp, tmp_
     end_of_step = "            log(step, running)\n"
     script.write_text(SOLUTION.read_text().replace(end_of_step, end_of_step + LATE.format(folder=str(below_tmp))))
     assert emulated(script, tmp_path).clocks[0].step == SECRET.steps
+
+
+def test_what_only_waits_for_a_rank_holds_no_copy_of_the_worker(tmp_path):
+    """Its pages, though shared, would have to be counted each time that the ranks' memory is."""
+    skip_where_ranks_share()
+    before, large = psutil.Process().children(), set()
+
+    def look(_: float) -> None:
+        large.update(process.pid for process in started_since(before) if resident_bytes(process) > TORCH_BYTES)
+
+    folder = code(SOLUTION, tmp_path / "code")
+    with Janitor() as janitor, crew(folder, "train.py", COSTS, [2], tmp_path / "scratch", janitor) as ranks:
+        ranks.run(SECRET, look)
+    assert len(large) == 3, "the worker and two ranks"
+
+
+def resident_bytes(process: psutil.Process) -> int:
+    """0 where it has ended."""
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
 
 
 @pytest.mark.parametrize("name", ["scaled_fp16", "sums"])
