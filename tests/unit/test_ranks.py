@@ -103,8 +103,8 @@ def test_gradients_are_ready_after_the_last_micro_batch_s_backward_not_after_the
     ledger = Ledger(0, COSTS)
     for module in (0, 1, 0, 1):
         ledger.forward(module, 4)
-    for module in (1, 0, 1):
-        ledger.backward(module, 4)
+    for module, micro_batch in ((1, 1), (0, 1), (1, 0)):
+        ledger.backward(module, 4, micro_batch)
     with pytest.raises(Violation, match="last micro-batch's backward had only computed 200000"):
         ledger.reduces_gradients(0, 300_000)
 
@@ -114,14 +114,23 @@ def test_backward_in_another_order_than_the_graph_s_is_a_wrong_output():
     ledger.forward(0, 4)
     ledger.forward(1, 4)
     with pytest.raises(Violation, match="through a where the graph has b next") as caught:
-        ledger.backward(0, 4)
+        ledger.backward(0, 4, 0)
     assert caught.value.reason == "wrong output"
+
+
+def test_a_micro_batch_that_a_step_does_not_have_is_made_up():
+    ledger = Ledger(0, COSTS)
+    ledger.forward(0, 4)
+    ledger.forward(1, 4)
+    with pytest.raises(Violation, match="a micro-batch that a step does not have") as caught:
+        ledger.backward(1, 4, COSTS.micro_batches)
+    assert caught.value.reason == "tampered"
 
 
 def test_a_node_and_then_the_nodes_reduce_every_gradient_once_each():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
-    one_pass(ledger)
+    one_pass(ledger, 0)
+    one_pass(ledger, 1)
     assert ledger.reduces_gradients(0, 300_000, 0b1111)
     assert ledger.reduces_gradients(0, 300_000, 0b10001)
     ledger.optimizer()
@@ -129,8 +138,8 @@ def test_a_node_and_then_the_nodes_reduce_every_gradient_once_each():
 
 def test_what_a_node_s_leader_hands_on_is_gradients_once():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
-    one_pass(ledger)
+    one_pass(ledger, 0)
+    one_pass(ledger, 1)
     assert not ledger.hands_on_gradients(0, 300_000)
     for bucket in (200_000, 100_000):
         assert ledger.reduces_gradients(0, bucket, 0b1111)
@@ -173,17 +182,17 @@ def test_cover_agrees_with_counting_ticks(spans, by):
     assert sum(end - start for start, end in merge(spans)) == len(ticks(spans))
 
 
-def one_pass(ledger, images=4):
+def one_pass(ledger, micro_batch, images=4):
     for module in (0, 1):
         ledger.forward(module, images)
     for module in (1, 0):
-        ledger.backward(module, images)
+        ledger.backward(module, images, micro_batch)
 
 
 def test_gradients_of_the_last_micro_batch_are_enough():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
-    one_pass(ledger)
+    one_pass(ledger, 0)
+    one_pass(ledger, 1)
     assert ledger.reduces_gradients(2, 300_000)
     ledger.optimizer()
     assert ledger.reduced_bytes == [600_000]
@@ -191,8 +200,8 @@ def test_gradients_of_the_last_micro_batch_are_enough():
 
 def test_statistics_may_travel_with_the_gradients():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
-    one_pass(ledger)
+    one_pass(ledger, 0)
+    one_pass(ledger, 1)
     assert ledger.reduces_gradients(0, 300_000)
     assert ledger.reduces_gradients(0, 15_000)
     ledger.optimizer()
@@ -201,19 +210,19 @@ def test_statistics_may_travel_with_the_gradients():
 @pytest.mark.parametrize(
     ("elements", "images", "passes", "words"),
     [
-        (299_999, 4, 2, "100% of the gradients"),
-        (0, 4, 2, "0% of the gradients"),
-        (315_001, 4, 2, "105% of the gradients"),
+        (299_999, 4, 2, "when 99% of the gradients"),
+        (0, 4, 2, "when 0% of the gradients"),
+        (315_001, 4, 2, "when 106% of the gradients"),
         (300_000, 3, 2, "3 of a micro-batch's 4"),
         (300_000, 4, 1, "1 times"),
-        (300_000, 4, 3, "3 times"),
+        (300_000, 4, 3, "backward through b twice for one micro-batch"),
     ],
 )
 def test_less_or_more_than_the_whole_step_is_a_wrong_output(elements, images, passes, words):
     ledger = Ledger(0, COSTS)
     with pytest.raises(Violation, match=words) as caught:  # noqa: PT012 - which call notices depends on the case
-        for _ in range(passes):
-            one_pass(ledger, images)
+        for number in range(passes):
+            one_pass(ledger, number % 2, images)
         ledger.reduces_gradients(0, elements)
         ledger.optimizer()
     assert caught.value.reason == "wrong output"
@@ -221,10 +230,10 @@ def test_less_or_more_than_the_whole_step_is_a_wrong_output(elements, images, pa
 
 def test_gradients_cannot_leave_before_backward_made_them():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
+    one_pass(ledger, 1)
     ledger.forward(0, 4)
     ledger.forward(1, 4)
-    ledger.backward(1, 4)
+    ledger.backward(1, 4, 0)
     assert ledger.reduces_gradients(0, 200_000)
     with pytest.raises(Violation, match="backward had only computed 200000") as caught:
         ledger.reduces_gradients(0, 100_000)
@@ -233,7 +242,7 @@ def test_gradients_cannot_leave_before_backward_made_them():
 
 def test_metrics_and_flags_are_no_gradients():
     ledger = Ledger(0, COSTS)
-    one_pass(ledger)
+    one_pass(ledger, 0)
     assert not ledger.reduces_gradients(0, 1)
     assert not ledger.reduces_gradients(4, 300_000)
 

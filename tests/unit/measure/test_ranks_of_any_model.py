@@ -46,8 +46,9 @@ def test_samples_have_the_lab_s_shape_and_reach_a_rank_as_they_were_drawn(tokens
     link, rank = Mock(ledger=Mock(fetched=0)), Mock()
     FabricServer._hand_out(Mock(batches=lambda *_: (samples, labels)), 0, link)
     sent = io.BytesIO(link.send.call_args.args[0] + BATCH.pack(0, 0))
-    rank.read = sent.read
+    rank.read, rank.handed_out = sent.read, []
     rank._array = partial(Client._array, rank)
     (micro_batches,) = Client.batches(rank)
     assert all(np.array_equal(got, want) for (got, _), want in zip(micro_batches, samples, strict=True))
     assert all(np.array_equal(got, want) for (_, got), want in zip(micro_batches, labels, strict=True))
+    assert [Client.micro_batch(rank, got.double()) for got, _ in reversed(micro_batches)] == [1, 0]

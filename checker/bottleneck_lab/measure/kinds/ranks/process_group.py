@@ -40,6 +40,8 @@ class Client:
     def __init__(self, sock: socket.socket, arena: Arena, result: Arena, world: int) -> None:
         self.sock = sock
         self.world = range(world)
+        self.handed_out: list[list[torch.Tensor]] = []
+        """The samples of each step's micro-batches so far."""
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
         with warnings.catch_warnings():  # it is only read, as the kernel sees to
             warnings.filterwarnings("ignore", "The given buffer is not writable")
@@ -58,9 +60,20 @@ class Client:
             raw += chunk
         return bytes(raw)
 
-    def factor(self, module: int, samples: int) -> float:
+    def micro_batch(self, samples: torch.Tensor) -> int:
+        """Which micro-batch of its step these are, by their values: a script may take them in any order, in any layout and precision."""
+        numbers = samples.detach().flatten().float()
+        distances = [
+            (float(torch.dist(numbers, one.flatten().float())), index)
+            for step in self.handed_out
+            for index, one in enumerate(step)
+            if one.numel() == numbers.numel()
+        ]
+        return min(distances, default=(0.0, 0))[1]
+
+    def factor(self, micro_batch: int, module: int, samples: int) -> float:
         """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""
-        self.tell(EventKind.BACKWARD, 0, module, samples)
+        self.tell(EventKind.BACKWARD, micro_batch, module, samples)
         return float(FACTOR.unpack(self.read(FACTOR.size))[0]) if needs_factor(module) else 1.0
 
     def exchange(
@@ -114,7 +127,8 @@ class Client:
                 return
             shape = [DIMENSION.unpack(self.read(DIMENSION.size))[0] for _ in range(dimensions)]
             samples, labels = self._array(DTYPES[dtype], shape), self._array("int64", shape[:2])
-            yield list(zip(torch.from_numpy(samples), torch.from_numpy(labels), strict=True))
+            self.handed_out.append(list(torch.from_numpy(samples)))
+            yield list(zip(self.handed_out[-1], torch.from_numpy(labels), strict=True))
 
     def _array(self, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
         """An array from the fabric, which may be written to."""

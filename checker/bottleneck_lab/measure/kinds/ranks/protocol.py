@@ -31,7 +31,7 @@ class EventKind(IntEnum):
 
     FETCH = 1  # wants the next step's micro-batches; answered
     FORWARD = 2  # which: module, number: samples
-    BACKWARD = 3  # which: module, number: samples; answered where `asked`
+    BACKWARD = 3  # flag: micro-batch, which: module, number: samples; answered where `needs_factor`
     OPTIMIZER = 4
     SYNC = 5  # the host waits for the device
     HOST = 6  # amount: nanoseconds of work on the host

@@ -83,7 +83,7 @@ def train(rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model
         # Each rank's store is its own. Groups need no agreement through one: every collective names its ranks to the fabric.
         setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
         dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
-        watch_modules(model, client.tell, client.factor)
+        watch_modules(model, client)
         if rank == 0:
             client.place(model)
             client.exchange(EventKind.START, None, [])

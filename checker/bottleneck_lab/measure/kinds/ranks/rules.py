@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from bottleneck_lab.catalog import FailReason
@@ -39,7 +40,8 @@ class Ledger:
 
     def _open_step(self) -> None:
         self._forwards = [0] * len(self.costs.modules)
-        self._backwards = [0] * len(self.costs.modules)
+        self._backwards: list[set[int]] = [set() for _ in self.costs.modules]
+        """Of each module, the micro-batches whose backward has run."""
         self._ready = self._bytes = 0
         self._sent: dict[int, int] = {}
         self._to_hand_on: Counter[tuple[int, int]] = Counter()
@@ -52,12 +54,19 @@ class Ledger:
         self._in_turn(module, self._forwards, self.order, "forward")
         self._forwards[module] += 1
 
-    def backward(self, module: int, samples: int) -> None:
+    def backward(self, module: int, samples: int, micro_batch: int) -> None:
         """A module's backward pass. The last micro-batch's makes the module's gradients ready to be reduced."""
         self._expect(module, samples)
-        self._in_turn(module, self._backwards, self.order[::-1], "backward")
-        self._backwards[module] += 1
-        if self._backwards[module] == self.micro_batches:
+        self._in_turn(module, self._counted(), self.order[::-1], "backward")
+        if micro_batch >= self.micro_batches:
+            raise Violation("tampered", f"Rank {self.rank} reported a micro-batch that a step does not have.")
+        if micro_batch in self._backwards[module]:
+            raise Violation(
+                "wrong output",
+                f"Rank {self.rank} ran backward through {self.costs.modules[module].name} twice for one micro-batch of a step.",
+            )
+        self._backwards[module].add(micro_batch)
+        if len(self._backwards[module]) == self.micro_batches:
             self._ready += self.costs.modules[module].elements
 
     def _in_turn(self, module: int, done: list[int], order: list[int], what: str) -> None:
@@ -71,9 +80,9 @@ class Ledger:
                 f"Rank {self.rank} reported {what} through {modules[module].name} where the graph has {due} next.",
             )
 
-    def backwards(self, module: int) -> int:
-        """How often this step has run the module's backward."""
-        return self._backwards[module]
+    def _counted(self) -> list[int]:
+        """How often this step has run each module's backward."""
+        return list(map(len, self._backwards))
 
     def _expect(self, module: int, samples: int) -> None:
         if module >= len(self.costs.modules):
@@ -112,7 +121,7 @@ class Ledger:
     def optimizer(self) -> None:
         """The step ends: every module ran on every micro-batch, and every gradient was reduced after the last of them. Raises Violation."""
         step = len(self.reduced_bytes) + 1
-        for counts, what in ((self._forwards, "forward"), (self._backwards, "backward")):
+        for counts, what in ((self._forwards, "forward"), (self._counted(), "backward")):
             short = min(counts)
             if short < self.micro_batches or max(counts) > self.micro_batches:
                 seen = short if short < self.micro_batches else max(counts)
@@ -123,9 +132,10 @@ class Ledger:
         shares = [sent / self.costs.elements for sent in self._sent.values()]
         share = max(shares, default=0.0) if any(one > MOST_SENT for one in shares) else sum(shares)
         if not 1 <= share <= MOST_SENT * max(1, len(shares)):
+            percent = math.floor(100 * share) if share < 1 else math.ceil(100 * share)
             raise Violation(
                 "wrong output",
-                f"Step {step} on rank {self.rank} updated the weights when only {share:.0%} of the gradients had been all-reduced.",
+                f"Step {step} on rank {self.rank} updated the weights when {percent}% of the gradients had been all-reduced.",
             )
         self.reduced_bytes.append(self._bytes)
         self._open_step()

@@ -212,10 +212,9 @@ class FabricServer:
         if event.kind is EventKind.FORWARD:
             link.ledger.forward(event.which, event.number)
         elif event.kind is EventKind.BACKWARD:
-            link.ledger.backward(event.which, event.number)
+            link.ledger.backward(event.which, event.number, event.flag)
             if needs_factor(event.which):
-                micro_batch = link.ledger.backwards(event.which)
-                link.send(FACTOR.pack(self.factors(link.clock.step, micro_batch, event.which)))
+                link.send(FACTOR.pack(self.factors(link.clock.step, event.flag, event.which)))
         elif event.kind is EventKind.OPTIMIZER:
             link.ledger.optimizer()
         play(link.clock, event, self.costs)

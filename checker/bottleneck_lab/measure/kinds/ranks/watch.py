@@ -6,13 +6,16 @@ import io
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.kinds.ranks.process_group import Client
 
 _SPARE_HOST_S, _QUANTUM_S = 0.020, 0.005
 _SYNCHRONISING = frozenset(
@@ -113,20 +116,30 @@ def _bytes_touched(values: list[Any]) -> int:
     )
 
 
-def watch_modules(model: nn.Module, tell: Tell, factor: Callable[[int, int], float]) -> None:
+def watch_modules(model: nn.Module, client: Client) -> None:
     """Tells of every module with parameters of its own: its forward when it returns, its backward when the gradient of its output arrives.
 
-    A module's backward is told before its parameters' gradients exist, so that a collective launched for them comes after it. `factor` tells it,
-    and says what that gradient is multiplied with.
+    A module's backward is told before its parameters' gradients exist, so that a collective launched for them comes after it. The fabric says what that
+    gradient is multiplied with.
     """
+    current = 0
+
+    def begins(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal current
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        current = client.micro_batch(given[0]) if given else 0
+
+    model.register_forward_pre_hook(begins, with_kwargs=True)
     owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
     for index, module in enumerate(owners):
 
         def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:
-            samples = output.shape[0]
-            tell(EventKind.FORWARD, 0, index, samples)
+            samples, micro_batch = output.shape[0], current
+            client.tell(EventKind.FORWARD, 0, index, samples)
             if output.requires_grad:
-                output.register_hook(lambda gradient: _scaled(gradient, factor(index, samples)))  # type: ignore[no-untyped-call]  # torch has no types
+                output.register_hook(  # type: ignore[no-untyped-call]  # torch has no types
+                    lambda gradient: _scaled(gradient, client.factor(micro_batch, index, samples))
+                )
 
         module.register_forward_hook(told)
 

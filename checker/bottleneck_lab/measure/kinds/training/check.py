@@ -74,7 +74,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         "waits-per-interval": float(figures.waits_per_interval(first, context.settings.interval)),
         "launches-per-step": figures.launches_per_step(first),
         "peak-mib": figures.peak_mib(first),
-        "growth-mib": figures.growth_mib(first),
+        "growth-mib": figures.growth_mib(first.step_bytes),
     }
     targets = [spec for spec in context.lab.spec.devices[context.device].criteria if spec.id in values]
     return Measured(
@@ -205,14 +205,12 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
 
 def _told(told: dict[str, Any], interval: int) -> dict[str, float]:
     """The criteria that a worker's own figures speak to; one that does not say them meets none."""
-    levels = [float(level) for level in told.get("step_bytes", [])] or [math.nan]
-    quarter = len(levels) // 4
-    grown = median(levels[-quarter:]) - median(levels[quarter : 2 * quarter]) if quarter else math.nan
+    levels = [float(level) for level in told.get("step_bytes", [])]
     intervals = max(1, len(levels) // interval)
     return {
         "waits-per-interval": float(told.get("waits", math.nan)) / intervals,
         "peak-mib": float(told.get("peak_bytes", math.nan)) / figures.MIB,
-        "growth-mib": grown / figures.MIB,
+        "growth-mib": figures.growth_mib(levels),
     }
 
 

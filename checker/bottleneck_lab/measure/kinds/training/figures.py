@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import median
+import math
+from collections.abc import Sequence
 
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 
@@ -44,10 +45,11 @@ def peak_mib(figures: Figures) -> float:
     return figures.peak_bytes / MIB
 
 
-def growth_mib(figures: Figures) -> float:
-    """How much higher memory stands in the last quarter of the steps than in the second, by the median of each.
+def growth_mib(step_bytes: Sequence[float]) -> float:
+    """How much higher memory stands in the last quarter of the steps than in the second, by the lowest of each: `step_bytes` has a level a step, in bytes.
 
-    Memory that is merely late to be released comes and goes within a quarter.
+    Memory that is merely late to be released comes and goes within a quarter: some steps then begin with what the one before needed. NaN for fewer than
+    four steps.
     """
-    levels, quarter = figures.step_bytes, len(figures.step_bytes) // 4
-    return (median(levels[-quarter:]) - median(levels[quarter : 2 * quarter])) / MIB
+    quarter = len(step_bytes) // 4
+    return (min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])) / MIB if quarter else math.nan
