@@ -32,10 +32,10 @@ LIMITS = Limits(
 )
 
 
-def start(context, code: str, role="learner", limits=LIMITS) -> CallSession:
+def start(context, code: str, role="learner", limits=LIMITS, *, wait=True) -> CallSession:
     context.submission.mkdir(exist_ok=True)
     (context.submission / "entry.py").write_text(textwrap.dedent(code), encoding="utf-8")
-    return CallSession.start(context, role, context.submission, "entry.py", limits)
+    return CallSession.start(context, role, context.submission, "entry.py", limits, wait=wait)
 
 
 def fault(context, code: str, *inputs) -> LearnerFault:
@@ -66,6 +66,17 @@ def test_a_binding_may_say_what_it_refuses_code_for_and_nothing_graver(context, 
     found = fault(context, code)
     assert found.reason == reason
     assert "line 3" in found.detail
+
+
+def test_a_worker_that_nobody_waits_for_loads_its_code_meanwhile(context):
+    with start(context, "def load(device):\n    return lambda n: n + 1", wait=False) as session:
+        session.wait_ready()
+        assert session.call([1])[1] == [2]
+
+
+def test_a_worker_that_nobody_waited_for_is_blamed_when_it_is_needed(context):
+    with start(context, "1 / 0", wait=False) as session, pytest.raises(LearnerFault, match="ZeroDivisionError"):
+        session.wait_ready()
 
 
 def test_an_answer_comes_back_as_it_was_sent(context):

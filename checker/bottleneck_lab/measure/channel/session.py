@@ -168,8 +168,12 @@ class CallSession(Session):
         program: str = PROGRAM,
         options: Sequence[str] = (),
         fds: Sequence[int] = (),
+        wait: bool = True,
     ) -> CallSession:
-        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own `program` gets its `options` and descriptors, too."""
+        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own `program` gets its `options` and descriptors, too.
+
+        Without `wait` another can start meanwhile, and `wait_ready` comes before the first call.
+        """
         arena = Arena.create(context.settings.arena_mb << 20)
         ours, theirs = Channel.pair()
         arguments = [
@@ -190,14 +194,19 @@ class CallSession(Session):
         worker = start_worker(context, program, arguments, folder, limits, passed, hidden=hidden)
         theirs.close()
         session = cls(role, worker, Channel(ours, arena))
-        try:
-            session.expect(Ready, limits.start_s, "starting up")
-            session.freeze("starting up")
-        except BaseException:
-            session.close()
-            raise
-        session.channel.limit_sends(limits.call_s)
+        if wait:
+            try:
+                session.wait_ready()
+            except BaseException:
+                session.close()
+                raise
         return session
+
+    def wait_ready(self) -> None:
+        """Waits until its code is loaded, then freezes it."""
+        self.expect(Ready, self.worker.limits.start_s, "starting up")
+        self.freeze("starting up")
+        self.channel.limit_sends(self.worker.limits.call_s)
 
     def call(self, inputs: list[Value]) -> tuple[float, list[Any]]:
         """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""

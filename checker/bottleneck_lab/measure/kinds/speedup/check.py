@@ -47,14 +47,18 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
         shutil.copy(context.lab.path / context.settings.stand_in, context.submission / STAND_IN)
     context.progress("starting the reference", 0.05)
     reference_entry = context.settings.reference or context.lab.spec.entry
-    with CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference:
-        workers, on_gpu = Workers(context, reference, judge), context.device == "cuda"
+    with (
+        _standards(context, limits) as standards,
+        CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference,
+    ):
+        if standards is not None:
+            standards.wait_ready()
+        workers, on_gpu = Workers(context, reference, judge, standards), context.device == "cuda"
         before_s = workers.reference_alone_s() if on_gpu else {}
         context.progress("loading your code", 0.15)
         with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
             workers.learner = learner
-            with _standards(context, limits) as workers.standards:
-                measured = _compare(workers)
+            measured = _compare(workers)
         if on_gpu:
             after_s = workers.reference_alone_s()
             if not rehearsing():  # there any other program on the host slows what stands in for a kernel
@@ -67,11 +71,12 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
 
 @contextlib.contextmanager
 def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[CallSession | None]:
-    """The worker that runs what the brief allows, in a lab that has one."""
+    """The worker that runs what the brief allows, in a lab that has one. It starts while the reference does."""
     if context.settings.standards is None:
         yield None
         return
-    with CallSession.start(context, "reference", context.pristine(), context.settings.standards, limits) as standards:
+    entry = context.settings.standards
+    with CallSession.start(context, "reference", context.pristine(), entry, limits, wait=False) as standards:
         yield standards
 
 

@@ -27,12 +27,18 @@ class Workers:
     """
 
     learner: CallSession
-    standards: CallSession | None = None
 
-    def __init__(self, context: Context[SpeedupSettings], reference: CallSession, judge: ModuleType) -> None:
+    def __init__(
+        self,
+        context: Context[SpeedupSettings],
+        reference: CallSession,
+        judge: ModuleType,
+        standards: CallSession | None = None,
+    ) -> None:
         self.context = context
         self.reference = reference
         self.judge = judge
+        self.standards = standards
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self.further = 0
