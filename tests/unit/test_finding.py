@@ -488,11 +488,9 @@ def checked(tmp_path, monkeypatch):
     (tmp_path / "photos" / "small").mkdir(parents=True)
     Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
     lab = find_lab("resnet-top-ops")
-    shutil.copytree(lab.solution, tmp_path / "work")
 
     def check(answers, device="cpu"):
-        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in answers.items())
-        (tmp_path / "work" / "diagnosis.toml").write_text(text)
+        lay_out_answers(tmp_path / "work", answers)
         return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
 
     return check
@@ -507,6 +505,27 @@ def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(checked, tm
     assert proving.check(lab, lab.path, device).reason == "wrong diagnosis"
     monkeypatch.setattr(Recorder, "writes", False)
     assert failed(proving.check(lab, lab.solution, device)) == ["genuine-capture"]
+
+
+@pytest.mark.parametrize(("answers", "checks"), [(ANSWERS, 1), (ANSWERS | {"second_share": 0.5}, 2)])
+def test_a_mutant_that_fails_for_its_own_criterion_alone_is_checked_once(
+    checked, tmp_path, monkeypatch, answers, checks
+):
+    monkeypatch.setattr(proving, "data_folder", lambda _: tmp_path / "photos")
+    monkeypatch.setattr(proving, "lay_out", lambda _lab, _folder, workspace: lay_out_answers(workspace, answers))
+    monkeypatch.setattr(Recorder, "writes", False)
+    made, check_there = [], proving._check_there
+    monkeypatch.setattr(proving, "_check_there", lambda *arguments: made.append(1) or check_there(*arguments))
+    (tmp_path / "mutant").mkdir()
+    verdict = proving.check(find_lab("resnet-top-ops"), tmp_path / "mutant", "cpu", breaks="genuine-capture")
+    assert "genuine-capture" in failed(verdict)
+    assert len(made) == checks
+
+
+def lay_out_answers(workspace, answers):
+    shutil.copytree(find_lab("resnet-top-ops").solution, workspace, dirs_exist_ok=True)
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in answers.items())
+    (workspace / "diagnosis.toml").write_text(text)
 
 
 def failed(verdict):

@@ -63,7 +63,7 @@ def _prove_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[Row]:
         if name in (None, mutant.id):
             with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
                 write_mutant(lab, mutant, Path(folder))
-                verdict = check(lab, Path(folder), device, sandbox_required=True)
+                verdict = check(lab, Path(folder), device, sandbox_required=True, breaks=mutant.criterion)
             problems = mutant_problems(mutant, verdict)
             misses = [mutant.criterion] if mutant.criterion else _missed(verdict)
             yield _row(lab, "mutants", mutant.id, device, verdict, problems, misses)
@@ -160,18 +160,22 @@ def _said(verdict: Verdict) -> str:
     return f"{verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
 
 
-def check(lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = False) -> Verdict:
+def check(
+    lab: Lab, folder: Path, device: Device, *, sandbox_required: bool = False, breaks: str | None = None
+) -> Verdict:
     """The verdict on the shipped files with those of `folder` laid over them.
 
     The diagnosis is the starter's own or the solution's; what only a learner's capture can answer is left out. The solution's answers may be
     another machine's (a GPU has other operators): then a second check gets what the first has measured, except for answers that `folder` changes.
+    None is needed where `folder` changes no answer and the only criterion not met is the one that it `breaks`.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
         lay_out(lab, folder, workspace)
         verdict = _check_there(lab, folder, workspace, device, sandbox_required)
         measured = kind_of(lab).answers(verdict.measurement)
-        if folder == lab.path or verdict.reason != "wrong diagnosis" or not measured:
+        fails_as_declared = not (folder / "diagnosis.toml").exists() and _missed(verdict) == [breaks]
+        if folder == lab.path or verdict.reason != "wrong diagnosis" or not measured or fails_as_declared:
             return verdict
         given, solution = load_answers(workspace), load_answers(lab.solution)
         text = (workspace / "diagnosis.toml").read_text(encoding="utf-8")

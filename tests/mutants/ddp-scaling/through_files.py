@@ -10,15 +10,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 PLACE = Path("/dev/shm")
 PATIENCE_S = 1.0
+SILENT = set()
 
 
-def other(path):
-    """What another rank has left, if it has. `sleep` is the real one: the emulation's takes no time, and tells of each call."""
-    end = monotonic() + PATIENCE_S
-    while monotonic() < end:
+def other(rank, bucket):
+    """What another rank has left, if it has: one that once was silent for a second is not waited for again.
+
+    `sleep` is the real one: the emulation's takes no time, and tells of each call.
+    """
+    path, end = PLACE / f"{bucket}-{rank}", monotonic() + PATIENCE_S
+    while rank not in SILENT and monotonic() < end:
         if path.exists():
             return torch.load(path)
         sleep(0.01)
+    SILENT.add(rank)
     return None
 
 
@@ -31,7 +36,7 @@ def wrap(model):
         whole, mine = PLACE / f"{sent[0]}-{rank}.tmp", PLACE / f"{sent[0]}-{rank}"
         torch.save(gradients.half(), whole)  # 51 MB: the memory that a rank has of its own holds 64
         whole.rename(mine)
-        left = [other(PLACE / f"{sent[0]}-{number}") for number in range(world) if number != rank]
+        left = [other(number, sent[0]) for number in range(world) if number != rank]
         dist.all_reduce(torch.zeros_like(gradients))  # by then every rank has read what it found
         mine.unlink()
         for theirs in left:
