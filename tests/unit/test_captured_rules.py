@@ -73,6 +73,7 @@ def test_where_recording_is_the_task_the_solution_records(monkeypatch, slug, rec
     def profile(_lab, workspace, *_, **__):
         seen.update({name: (workspace / name).read_bytes() for name in lab.spec.files})
 
+    monkeypatch.setattr(proving, "data_folder", lambda _: None)
     monkeypatch.setattr(proving.workload, "profile", profile)
     monkeypatch.setattr(proving, "read_capture", lambda _: None)
     monkeypatch.setattr(proving, "captured", lambda *_: [])

@@ -274,6 +274,7 @@ def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch
         return trace
 
     monkeypatch.setattr("bottleneck_lab.capture.workload.profile", profile)
+    monkeypatch.setattr("bottleneck_lab.workspace.dataset.data_folder", lambda _: None)
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
     kept = gpu.capture("resnet-latency", "solution", "torch", tmp_path / "kept")
     assert kept["file"] == "resnet-latency-solution-torch.json.gz"
