@@ -34,7 +34,7 @@ NOTES = "captureNotes"
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
-    """A timeline from a stream of bytes. Raises CaptureError when they are not a trace, or end too early."""
+    """A timeline from a stream of bytes. Raises CaptureError if they are not a trace or end too early."""
     columns = Columns()
     stream = EventStream(read, source, decode, chunk_bytes)
     for events in stream:

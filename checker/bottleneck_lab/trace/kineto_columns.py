@@ -109,7 +109,7 @@ class RowBlocks:
         self._used = 0
 
     def room(self, length: int) -> NDArray[Any]:
-        """So many further rows, which the caller fills in."""
+        """This many further rows, which the caller fills in."""
         if self._used + length > len(self._block):
             self._full = self.pieces()
             self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._block.dtype)
@@ -143,7 +143,7 @@ class RowBlocks:
 
 
 def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:
-    """Puts new numbers in the place of old ones; `numbers` has, for some columns, the new number by the old one."""
+    """Replaces old numbers by new ones; for some columns, `numbers` maps each old number to its new one."""
     for column in set(numbers) & set(rows.dtype.names or ()):
         rows[column] = numbers[column][rows[column]]
 

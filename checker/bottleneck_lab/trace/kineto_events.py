@@ -181,7 +181,7 @@ def mend(event: dict[str, Any]) -> TraceEvent:
 
 
 def _mend_args(args: dict[str, Any]) -> _Args:
-    """Arguments one by one: one bad value does not cost the others."""
+    """Decodes arguments one by one, so that one bad value does not cost the others."""
     good = {}
     for field in msgspec.structs.fields(_Args):
         if field.encode_name in args:

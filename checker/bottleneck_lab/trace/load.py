@@ -154,7 +154,7 @@ NO_COMMON_CLOCK = "rank {rank}: the report does not record when it began, so the
 def merge_ranks(timelines: list[Timeline]) -> Timeline:
     """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are numbered in the order given.
 
-    Where one does not say when its clock began, all are left on their own: an old Kineto trace's is the time of day, an nsys report's begins with itself.
+    If one of them does not say when its clock began, each keeps its own: an old Kineto trace has the time of day, an nsys report counts from its own start.
     """
     if len(timelines) == 1:
         return timelines[0]

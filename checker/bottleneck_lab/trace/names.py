@@ -1,4 +1,4 @@
-"""What names tell: which kernels communicate, which way a copy goes, which operators are really ranges. One place for all readers."""
+"""What names say: which kernels communicate, which way a copy goes, which operators are really ranges. One place for all readers."""
 
 from __future__ import annotations
 

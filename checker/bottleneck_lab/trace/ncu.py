@@ -54,7 +54,7 @@ _FIXED = (
 
 
 def is_ncu_csv(start: bytes) -> bool:
-    """Whether a file that starts so may be ncu's CSV: its header, or ncu's own messages before it."""
+    """Whether a file that starts like this may be ncu's CSV: its header, or ncu's own messages before it."""
     text = start.decode("utf-8", "replace")
     return text.startswith("==PROF==") or bool(_HEADER.match(text))
 

@@ -174,7 +174,7 @@ class _Report:
         return asked if asked.text in self.columns.get(table, ()) else replace(asked, text=None)
 
     def _layout(self, table: str, asked: TableQuery) -> Layout:
-        """How the table's records are made up."""
+        """How the table's records are laid out."""
         columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
         for _, name, kind, _, _, key, hidden in columns:
             if hidden or name.lower() == "rowid" or (name in asked.sources and (key or _is_real(kind))):
@@ -183,7 +183,7 @@ class _Report:
         return Layout(self._roots[table], {column[1]: column[0] for column in columns}, added)
 
     def _completed(self, table: str, asked: TableQuery, read: TablePart) -> Rows:
-        """With the rows that only SQLite can read. Those that were not asked for it does not give."""
+        """Adds the rows that only SQLite can read, limited to those that were asked for."""
         if not len(read.odd):
             return read.rows
         wanted = replace(asked, columns=asked.columns | {"rowid": 0})
@@ -242,12 +242,12 @@ class _Report:
         return replace(rows, meanings={"text": list(names)})
 
     def rows(self, table: str, sql: str) -> list[tuple[Any, ...]]:
-        """What SQLite answers about a table."""
+        """The rows that SQLite returns for a table."""
         self._check(table)
         return self._connection.execute(sql).fetchall()
 
     def _check(self, table: str) -> None:
-        """That the tree of a table is one before SQLite reads it: it would go round in another."""
+        """Checks, before SQLite reads a table, that its tree is a tree: in anything else SQLite would go round in circles."""
         if self._pages is not None and table in self._roots and table not in self._checked:
             with suppress(UnusualFileError):
                 self._pages.check(self._roots[table])
@@ -259,7 +259,7 @@ def _quoted(name: str) -> str:
 
 
 def _is_real(kind: str) -> bool:
-    """Whether SQLite reads the whole numbers of a column so declared as fractions."""
+    """Whether SQLite reads the whole numbers of a column declared like this as fractions."""
     kind = kind.upper()
     return any(part in kind for part in ("REAL", "FLOA", "DOUB")) and not any(
         part in kind for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")

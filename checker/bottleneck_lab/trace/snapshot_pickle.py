@@ -186,7 +186,7 @@ class SnapshotReader:
         return data
 
     def _in_events(self) -> bool:
-        """Whether the machine stands in a list at an item: where events come one after the other."""
+        """Whether the machine is inside a list, at an item: where one event follows another."""
         return bool(self._marks) and isinstance(self._stack[self._marks[-1] - 1], _List) and self._batches.ready
 
     def _batch(self) -> bool:

@@ -207,7 +207,7 @@ class Timeline:
 
     @cached_property
     def launched_by(self) -> SmallInts:
-        """Of every device row the runtime call that launched it, -1 where none was recorded."""
+        """For every device row, the runtime call that launched it; -1 where none was recorded."""
         calls, work = self.runtime, self.device
         return join_rows(calls.correlation, calls.rank, work.correlation, work.rank).astype(np.int32)
 
@@ -354,7 +354,7 @@ def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, i
 
 
 def different(values: NDArray[Any]) -> NDArray[Any]:
-    """The different ones among whole numbers, rising: np.unique, but for millions of numbers that lie close together many times as fast."""
+    """The distinct values among whole numbers, ascending: np.unique, but many times as fast for millions of numbers that lie close together."""
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -375,7 +375,7 @@ def concatenate(tables: list[Table]) -> Table:
 
 
 def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """One column of several. Where all hold one value, as what was not recorded does, so does it, and takes no memory."""
+    """One column of several. Where all hold a single value, as columns that were not recorded do, the result does too and takes no memory."""
     if all(part.strides == (0,) for part in parts) and len({part[:1].tobytes() for part in parts}) == 1:
         return np.broadcast_to(parts[0][:1], sum(map(len, parts)))
     return np.concatenate(parts)

@@ -23,7 +23,7 @@ LOOK_S = 1.0
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Callable[[], None]]:
-    """Within it no handler runs that would end this program, until the function that it gives is called: then what came meanwhile is delivered.
+    """Inside it, no handler that would end this program runs until the function that it yields is called; then whatever arrived meanwhile is delivered.
 
     So whoever starts a process knows it, and stands in the `try` that ends it, before anything can be raised.
     """

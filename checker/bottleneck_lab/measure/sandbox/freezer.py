@@ -32,7 +32,7 @@ class Freezer(Protocol):
 
 
 class Signals:
-    """The process group that a supervisor has given to its worker, stopped by SIGSTOP. Who leaves the group is not stopped, but ended by the supervisor."""
+    """The process group that a supervisor has given to its worker, stopped by SIGSTOP. What leaves the group is not stopped; the supervisor ends it."""
 
     def __init__(self, supervisor: psutil.Process) -> None:
         self._supervisor = supervisor

@@ -1,4 +1,4 @@
-"""Which GPUs a worker may open: those that were chosen for it, by their device nodes, and by names that hold whatever else is visible.
+"""Which GPUs a worker may open: those chosen for it, by their device nodes, and by names that stay valid whatever else is visible.
 
 NVIDIA's driver counts the GPUs that a process can open. With one node visible, the second GPU becomes the first; its UUID stays what it is.
 """

@@ -28,7 +28,7 @@ MAX_SIGNALS = 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may use. Exceeding one is the worker's fault and ends it."""
+    """What a worker may use. A worker that exceeds one is at fault and is ended."""
 
     start_s: float = 120.0
     call_s: float = 60.0

@@ -169,7 +169,7 @@ class Worker:
         return {status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")}
 
     def cpu_s(self) -> float:
-        """CPU seconds used by the worker so far; without a cgroup, of what is alive or was waited for, if only by those who hold it."""
+        """CPU seconds used by the worker so far; without a cgroup, only of what is alive or has been waited for, even if only by what holds it."""
         if self._cgroup is not None:
             return self._cgroup.cpu_s()
         total, ours = 0.0, {self._handle.pid}

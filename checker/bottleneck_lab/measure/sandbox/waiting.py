@@ -26,7 +26,7 @@ class Waiting:
         return sum(waited for _, waited in self._so_far())
 
     def seconds_within(self, call_s: float) -> float:
-        """Of the threads that computed in a call that took so long. A thread waits in it for no longer than it did not run: the rest was on being thawed."""
+        """Of the threads that computed during a call of this many seconds. A thread cannot have waited longer than it did not run: the rest was the thaw."""
         times = sorted(self._so_far())
         slight_s = SLIGHT_SHARE * sum(ran for ran, _ in times)
         total = 0.0

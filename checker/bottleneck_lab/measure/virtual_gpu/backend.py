@@ -166,7 +166,7 @@ class Call:
         return handle
 
     def _refuse_mixed(self, tensor: torch.Tensor) -> None:
-        """As on a GPU: a tensor of the host's may only be a number of no dimensions."""
+        """As on a GPU: a tensor in the host's memory is accepted only if it is a single number without dimensions."""
         if tensor.dim():
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found one on {tensor.device} and one on virtual:0 "
@@ -175,9 +175,9 @@ class Call:
 
 
 class Driver:
-    """Sends what the program does to the engine. What a call costs says the engine's clock, not the time that this process waits for an answer.
+    """Sends what the program does to the engine. The engine's clock says what a call costs, not the time that this process waits for an answer.
 
-    It waits for none where it knows what the result looks like, as after the first of many steps that are alike.
+    Where it knows what the result looks like, as in all but the first of many steps that are alike, it waits for no answer.
     """
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
@@ -197,7 +197,7 @@ class Driver:
         """The last number of a tensor that the engine has not numbered: those are below zero."""
 
     def leave(self) -> None:
-        """In a forked process: what is queued is its parent's to send, and so is all else."""
+        """For a forked process: what is queued is for its parent to send, like everything after it."""
         self.forked = True
         self._engine.sock.close()
 
@@ -284,7 +284,7 @@ class Driver:
         return copy
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether `pin` made it, or it is a view of such a one."""
+        """Whether `pin` made it, or it is a view of one that `pin` made."""
         return any(each is not None and id(each) in self._pinned for each in (tensor, tensor._base))
 
     def _to_copy(self, source: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -444,7 +444,7 @@ _KEPT: list[Any] = []
 
 
 def _count_collections(driver: Driver) -> None:
-    """Only those that the program asks for: when Python collects by itself depends on more than the program."""
+    """Reports only the collections that the program asks for: when Python collects on its own depends on more than the program."""
     collect = gc.collect
 
     def counted(generation: int = 2) -> int:

@@ -38,7 +38,7 @@ class KeptArray(msgspec.Struct, frozen=True):
 
 
 class Books(msgspec.Struct, frozen=True):
-    """One run's. `kept` are the parameters that the program handed over at its end; empty when it did not come so far."""
+    """One run's. `kept` are the parameters that the program handed over at its end; empty if it did not get that far."""
 
     figures: Figures
     kept: dict[str, KeptArray]

@@ -70,7 +70,7 @@ class Clock:
     def pin(self, nbytes: int, line: str) -> None:
         """The launching thread pins a buffer itself. What a loader's own thread pins costs the launching thread nothing.
 
-        Raises ValueError for fewer than no bytes: it is the program that says how many, and no clock goes back.
+        Raises ValueError for a negative number of bytes: the program says how many, and no clock runs backwards.
         """
         if nbytes < 0:
             raise ValueError(f"{nbytes} bytes cannot be pinned")
@@ -83,7 +83,7 @@ class Clock:
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
     def collect(self, times: int) -> None:
-        """The program's garbage collector went through all objects so often, as the program says. Raises ValueError for fewer than no times."""
+        """The program's garbage collector went through all objects this many times, as the program says. Raises ValueError for a negative number."""
         if times < 0:
             raise ValueError(f"the garbage collector cannot have run {times} times")
         self.host_us += times * self.spec.collect_us

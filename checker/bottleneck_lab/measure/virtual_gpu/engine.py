@@ -1,7 +1,7 @@
 """The engine of a virtual GPU: holds the tensors, computes every operator on the CPU, and keeps the books. Owned by the verifier.
 
 `python -I -m bottleneck_lab.measure.virtual_gpu.engine --program FD --owner FD`: the program's calls come over one socket, the owner's questions over the
-other. The program gets shapes and handles; a value leaves only by an operator that a GPU would have to be waited for, and that is counted.
+other. The program gets shapes and handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that wait is counted.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Engine:
         return [[number, self._under_way.pop(number)[1]] for number in due]
 
     def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
-        """The program has let go of these handles; its garbage collector ran so many times."""
+        """The program has let go of these handles; its garbage collector ran this many times."""
         at_us = self.clock.host_us
         self.clock.collect(collections)
         for number in numbers:
@@ -264,7 +264,7 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Looks at the operators that another is made up of: `is_nonzero` does not say itself that it reads a value."""
+    """Looks at the operators that another is made up of: `is_nonzero` does not itself declare that it reads a value."""
 
     waits = False
 
