@@ -17,6 +17,7 @@ def made_up(**changed: object) -> Figures:
         "step_waits": [9] * 10 + [0] * 29 + [2],
         "flops": 1.0,
         "step_flops": [step / 40 for step in range(40)],
+        "report_flops": [0.25, 0.5, 0.75, 1.0],
         "peak_bytes": 3 << 20,
         "reserved_bytes": 4 << 20,
         "step_bytes": [1 << 20] * 40,
@@ -44,6 +45,12 @@ def test_waits_of_batches_that_were_all_taken_at_once_count() -> None:
 def test_arithmetic_before_the_warm_up_is_over_is_not_timed() -> None:
     assert figures.timed_flops(made_up()) == pytest.approx(38 / 40)
     assert figures.timed_flops(made_up(step_flops=[1.0] * 40)) == 0
+
+
+def test_a_report_may_come_an_interval_late_and_no_later() -> None:
+    assert figures.late_report(made_up(), 10) is None
+    assert figures.late_report(made_up(report_flops=[0.5, 0.75, 1.0, 1.0]), 10) is None
+    assert figures.late_report(made_up(report_flops=[0.25, 1.0, 1.0, 1.0]), 10) == (20, 1.0)
 
 
 def test_memory_that_comes_and_goes_does_not_grow() -> None:

@@ -93,6 +93,7 @@ def trained(**changed: object) -> Training:
         "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
         "flops": 1e9,
         "step_flops": [step * 1e9 / STEPS for step in range(STEPS)],
+        "report_flops": [step * 1e9 / STEPS for step in range(10, STEPS + 1, 10)],
         "peak_bytes": 2 << 20,
         "reserved_bytes": 4 << 20,
         "step_bytes": [1 << 20] * STEPS,

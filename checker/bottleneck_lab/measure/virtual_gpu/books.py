@@ -12,7 +12,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`: counted until each step began."""
+    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`, `report_flops`: counted until each step began, and until each report."""
 
     total_us: float
     step_us: list[float]
@@ -21,6 +21,7 @@ class Figures(msgspec.Struct, frozen=True):
     step_waits: list[int]
     flops: float
     step_flops: list[float]
+    report_flops: list[float]
     peak_bytes: int
     reserved_bytes: int
     step_bytes: list[int]

@@ -41,6 +41,8 @@ class Clock:
     """How many waits had been counted when each step began."""
     step_flops: list[float] = field(default_factory=list)
     """How much arithmetic had been counted when each step began."""
+    report_flops: list[float] = field(default_factory=list)
+    """The same for each report that the program made."""
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
@@ -95,6 +97,10 @@ class Clock:
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
         self.step_flops.append(self.flops)
+
+    def report(self) -> None:
+        """The program makes a report."""
+        self.report_flops.append(self.flops)
 
     def finish(self) -> None:
         """The run is over when the stream is empty; no step is open any longer."""

@@ -142,7 +142,7 @@ class Engine:
         """What a program may ask, by name."""
         clock, memory = self.clock, self.memory
         mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
-        return {function.__name__: function for function in (*mine, clock.pin, clock.wait, memory.empty_cache)} | {
+        return {function.__name__: function for function in (*mine, clock.pin, clock.wait, clock.report, memory.empty_cache)} | {
             "seed": _seed,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
         }
@@ -162,6 +162,7 @@ class Engine:
             step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,
             step_flops=self.clock.step_flops,
+            report_flops=self.clock.report_flops,
             peak_bytes=self.memory.peak,
             reserved_bytes=self.memory.reserved,
             step_bytes=self.memory.step_bytes,

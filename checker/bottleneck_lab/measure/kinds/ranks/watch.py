@@ -122,15 +122,23 @@ def watch_modules(model: nn.Module, client: Client) -> None:
     A module's backward is told before its parameters' gradients exist, so that a collective launched for them comes after it. The fabric says what that
     gradient is multiplied with.
     """
-    current = 0
+    current, whole = 0, False
 
-    def begins(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal current
+    def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal current, whole
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        current = client.micro_batch(given[0]) if given else 0
+        if given and (module is model or not whole):
+            current = client.micro_batch(given[0])
+        whole = whole or module is model
 
-    model.register_forward_pre_hook(begins, with_kwargs=True)
+    def ends(*_: Any) -> None:
+        nonlocal whole
+        whole = False
+
     owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+    for module in (model, owners[0]):  # a script may call the model's parts one by one
+        module.register_forward_pre_hook(begins, with_kwargs=True)
+    model.register_forward_hook(ends)
     for index, module in enumerate(owners):
 
         def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:

@@ -158,7 +158,10 @@ def _refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) 
 def _right(context: Context[TrainingSettings], yours: list[Training], shipped: list[Training]) -> list[CriterionResult]:
     tolerance = context.settings.tolerance
     pairs = list(zip(yours, shipped, strict=True))
-    reports = [wrong_reports(mine.reports, theirs.reports, tolerance) for mine, theirs in pairs]
+    reports = [
+        wrong_reports(mine.reports, theirs.reports, tolerance) or _late(mine, context.settings.interval)
+        for mine, theirs in pairs
+    ]
     parameters = [wrong_parameters(mine.parameters, theirs.parameters, tolerance) for mine, theirs in pairs]
     numbers = sum(len(values) for mine in yours for _, values in mine.reports)
     return [
@@ -170,6 +173,16 @@ def _right(context: Context[TrainingSettings], yours: list[Training], shipped: l
             "arrays",
         ),
     ]
+
+
+def _late(training: Training, interval: int) -> str | None:
+    """Which report came too late, as a sentence; None on a real device, where no arithmetic is counted."""
+    found = training.figures and figures.late_report(training.figures, interval)
+    return (
+        f"The report of step {found[0]} came when {found[1]:.0%} of the training was done; a report may come up to {interval} steps late."
+        if found
+        else None
+    )
 
 
 def _measure_timed(context: Context[TrainingSettings]) -> Measured:

@@ -10,6 +10,8 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 MIB = 1 << 20
 WARM_UP_STEPS = 2
 """The first steps allocate what later ones reuse."""
+_LATE_INTERVALS = 1.5
+"""A report may come an interval late. Steps differ in how much arithmetic they take, hence the half."""
 
 
 def step_time_us(figures: Figures) -> float:
@@ -33,6 +35,15 @@ def waits_per_interval(figures: Figures, interval: int) -> int:
 def timed_flops(figures: Figures) -> float:
     """The arithmetic of the steps whose time counts, FLOP."""
     return figures.flops - figures.step_flops[WARM_UP_STEPS]
+
+
+def late_report(figures: Figures, interval: int) -> tuple[int, float] | None:
+    """The step of the first report that came more than an interval late, and the share of all arithmetic that was done by then; None if none did."""
+    for number, flops in enumerate(figures.report_flops, 1):
+        share = flops / figures.flops
+        if share > (number + _LATE_INTERVALS) * interval / figures.steps:
+            return number * interval, share
+    return None
 
 
 def launches_per_step(figures: Figures) -> float:

@@ -48,6 +48,8 @@ class Program:
 
         def report(step: int, **numbers: float) -> None:
             reports.append((int(step), {name: _number(name, value) for name, value in numbers.items()}))
+            if self._driver:
+                self._driver.ask("report")
             on_report(step, reports[-1][1])
 
         def begin_step() -> None:
