@@ -413,6 +413,19 @@ def test_micro_batches_are_told_apart_in_any_layout_and_precision(reference, two
     assert same_training(two_ranks(script), reference) is None
 
 
+def test_micro_batches_are_told_apart_where_only_the_models_parts_are_called(reference, two_ranks, tmp_path):
+    script = tmp_path / "train.py"
+    text = SOLUTION.read_text().replace("ddp(images)", "(ddp(images) if number > 1 else parts(ddp.module, images))")
+    body = "model.head(relu(model.c3(relu(model.c2(model.norm(model.c1(images)))))).mean(dim=(2, 3)))"
+    script.write_text(
+        text.replace(
+            "def train(",
+            f"def parts(model, images):\n    from torch.nn.functional import relu\n\n    return {body}\n\n\ndef train(",
+        )
+    )
+    assert same_training(two_ranks(script), reference) is None
+
+
 def test_gradients_reduced_node_by_node_are_right(tmp_path):
     """On two nodes of four ranks, with all ranks of a node sending on or one for them."""
     first = emulated(SOLUTION, tmp_path / "solution", world=8)

@@ -60,16 +60,17 @@ class Client:
             raw += chunk
         return bytes(raw)
 
-    def micro_batch(self, samples: torch.Tensor) -> int:
-        """Which micro-batch of its step these are, by their values: a script may take them in any order, in any layout and precision."""
-        numbers = samples.detach().flatten().float()
+    def micro_batch(self, samples: torch.Tensor) -> int | None:
+        """Which micro-batch of its step these are, by their values: a script may take them in any order, in any layout and precision. None if none has as
+        many.
+        """
         distances = [
-            (float(torch.dist(numbers, one.flatten().float())), index)
+            (float(torch.dist(samples.detach().flatten().float(), one.flatten().float())), index)
             for step in self.handed_out
             for index, one in enumerate(step)
-            if one.numel() == numbers.numel()
+            if one.numel() == samples.numel()
         ]
-        return min(distances, default=(0.0, 0))[1]
+        return min(distances)[1] if distances else None
 
     def factor(self, micro_batch: int, module: int, samples: int) -> float:
         """Tells of a module's backward, and what the gradient of its output is to be multiplied with."""

@@ -127,8 +127,9 @@ def watch_modules(model: nn.Module, client: Client) -> None:
     def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal current, whole
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        if given and (module is model or not whole):
-            current = client.micro_batch(given[0])
+        if module is model or not whole:
+            found = client.micro_batch(given[0]) if given else None
+            current = current if found is None else found
         whole = whole or module is model
 
     def ends(*_: Any) -> None:
@@ -136,7 +137,7 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         whole = False
 
     owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    for module in (model, owners[0]):  # a script may call the model's parts one by one
+    for module in {model, *owners}:  # a script may call the model's parts one by one
         module.register_forward_pre_hook(begins, with_kwargs=True)
     model.register_forward_hook(ends)
     for index, module in enumerate(owners):
