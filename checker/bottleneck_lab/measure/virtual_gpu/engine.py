@@ -142,9 +142,8 @@ class Engine:
         """What a program may ask, by name."""
         clock, memory = self.clock, self.memory
         mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
-        return {
-            function.__name__: function for function in (*mine, clock.pin, clock.wait, clock.report, memory.empty_cache)
-        } | {
+        theirs = (clock.pin, clock.wait, clock.report, memory.empty_cache)
+        return {function.__name__: function for function in (*mine, *theirs)} | {
             "seed": _seed,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
         }
