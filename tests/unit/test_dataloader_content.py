@@ -15,6 +15,7 @@ from PIL import Image, ImageFilter
 
 from bottleneck_lab.catalog import LabSpec
 from bottleneck_lab.declared import read_toml
+from bottleneck_lab.measure.kinds.feed.learner_api import Epoch
 
 from ..modules import load_file
 
@@ -54,6 +55,11 @@ def spec():
     import msgspec
 
     return msgspec.convert(read_toml(LAB / "lab.toml"), LabSpec)
+
+
+def test_an_epoch_of_the_check_comes_apart_as_the_recipe_shows(recipe):
+    assert tuple(Epoch(1, 2, [3])) == tuple(recipe.Epoch(1, 2, [3]))
+    assert Epoch._fields == recipe.Epoch._fields
 
 
 def test_every_device_decides_the_same_criteria(spec):

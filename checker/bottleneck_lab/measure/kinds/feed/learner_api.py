@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ SLOTS = 3
 Range = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """What to train next: the samples `order`, each exactly once and in this order, augmented as `seed` and `number` say."""
 
     number: int
