@@ -368,6 +368,10 @@ for _ in range(3):
     facts["asked"].append(len(asked))
 facts["parts"] = [list(part.shape) for part in parts]
 
+turned = torch.arange(6.0, device=device).reshape(2, 3)
+turned.t_()
+facts["turned"] = [list(turned.shape), list(turned.stride()), nn.functional.linear(turned, torch.ones(1, 2, device=device)).flatten().tolist()]
+
 facts["types"] = [str((rows * factor).dtype) for factor in (1, True, 1.0)] + [str((rows.int() * factor).dtype) for factor in (1, True, 1.0)] * 2
 grown = torch.empty(0, device=device)
 torch.mul(rows, rows, out=grown)
@@ -446,6 +450,9 @@ class TestProgram:
     def test_a_forked_worker_sends_nothing_of_what_its_parent_has_queued(self, seen: dict) -> None:
         assert seen["beside a worker"] == 4 * 64
 
+    def test_a_tensor_turned_in_place_has_its_new_shape(self, seen: dict) -> None:
+        assert seen["turned"] == [[3, 2], [1, 3], [3.0, 5.0, 7.0]]
+
     def test_a_target_that_grew_is_known_with_its_new_shape(self, seen: dict) -> None:
         assert seen["grown"] == [[8, 8], [8, 8]]
 
@@ -517,6 +524,14 @@ def test_a_tensor_that_grows_as_a_target_is_held_with_its_new_size() -> None:
     assert engine.memory.allocated == before + 256 * 256 * 4
     engine.let_go([small.number, whole.number], 0)
     assert engine.memory.allocated == 0
+
+
+@pytest.mark.parametrize("name", ["addmm", "addmm_"])
+def test_a_product_counts_in_place_too(name: str) -> None:
+    engine = Engine(PLAIN)
+    square = engine.call("ones", "default", [[8, 8]], {"device": torch.device("cpu")}, "")
+    engine.call(name, "default", [Handle(square.number)] * 3, {}, "")
+    assert engine.clock.flops == 2 * 8**3
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import torch
 from torch.utils import backend_registration
+from torch.utils._mode_utils import no_dispatch  # noqa: PLC2701 - what PyTorch's own tensor subclasses use
 
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
@@ -265,8 +266,14 @@ class Driver:
 
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
-                call.given[result.place].form = result.form
-                return call.given[result.place]
+                given = call.given[result.place]
+                if (
+                    torch.Tag.inplace_view in call.function.tags
+                ):  # `t_` and the like: the tensor here changes its shape as well
+                    with no_dispatch():
+                        given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
+                given.form = result.form
+                return given
             return VirtualTensor(next(free), result, self) if isinstance(result, TensorForm) else result
 
         return replace(results, value)

@@ -12,7 +12,10 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the engine saw of one run. Times in µs of the logical clock, per step where a list. `step_flops`, `report_flops`: counted until each step began, and until each report."""
+    """What the engine saw of one run. Times in µs of the logical clock, per step where a list.
+
+    `step_flops` and `report_flops`: counted until each step began, and until each report.
+    """
 
     total_us: float
     step_us: list[float]

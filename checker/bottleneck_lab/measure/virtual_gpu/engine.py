@@ -254,7 +254,7 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
 
     In inference mode a program sends operators such as `linear` whole, which autograd takes apart; then the parts are counted.
     """
-    formula = flop_registry.get(function.overloadpacket)
+    formula = flop_registry.get(_not_in_place(function.overloadpacket))
     if formula or not is_composite(function):
         result = function(*args, **kwargs)
         flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
@@ -263,6 +263,11 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
     with FlopCounterMode(display=False) as counter, inside:
         result = function(*args, **kwargs)
     return result, float(counter.get_total_flops()), inside.waits
+
+
+def _not_in_place(packet: Any) -> Any:
+    """`addmm` for `addmm_`: PyTorch has formulas only for operators that make a new tensor."""
+    return getattr(aten, packet.__name__.removesuffix("_"), packet)
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
