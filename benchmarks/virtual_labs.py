@@ -57,7 +57,7 @@ def row(name: str, shipped: Figures, seen: Figures, interval: int) -> str:
         f"{figures.launches_per_step(seen):.0f}",
         f"{figures.waits_per_interval(seen, interval)}",
         f"{figures.peak_mib(seen):.2f}",
-        f"{round(figures.growth_mib(seen), 2) + 0.0:.2f}",
+        f"{round(figures.growth_mib(seen.step_bytes), 2) + 0.0:.2f}",
     ]
     return f"| {name} | " + " | ".join(cells) + " |"
 

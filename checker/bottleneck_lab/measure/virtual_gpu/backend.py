@@ -267,9 +267,7 @@ class Driver:
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
                 given = call.given[result.place]
-                if (
-                    torch.Tag.inplace_view in call.function.tags
-                ):  # `t_` and the like: the tensor here changes its shape as well
+                if torch.Tag.inplace_view in call.function.tags:  # `t_` and the like: its shape here changes, too
                     with no_dispatch():
                         given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
                 given.form = result.form

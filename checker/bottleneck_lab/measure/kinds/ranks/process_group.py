@@ -61,8 +61,8 @@ class Client:
         return bytes(raw)
 
     def micro_batch(self, samples: torch.Tensor) -> int | None:
-        """Which micro-batch of its step these are, by their values: a script may take them in any order, in any layout and precision. None if none has as
-        many.
+        """Which micro-batch of its step these are, by their values: a script may take them in any order, layout and precision. None if no micro-batch has as
+        many numbers.
         """
         distances = [
             (float(torch.dist(samples.detach().flatten().float(), one.flatten().float())), index)

@@ -178,11 +178,10 @@ def _right(context: Context[TrainingSettings], yours: list[Training], shipped: l
 def _late(training: Training, interval: int) -> str | None:
     """Which report came too late, as a sentence; None on a real device, where no arithmetic is counted."""
     found = training.figures and figures.late_report(training.figures, interval)
-    return (
-        f"The report of step {found[0]} came when {found[1]:.0%} of the training was done; a report may come up to {interval} steps late."
-        if found
-        else None
-    )
+    if not found:
+        return None
+    step, done = found
+    return f"The report of step {step} came when {done:.0%} of the training was done; a report may come up to {interval} steps late."
 
 
 def _measure_timed(context: Context[TrainingSettings]) -> Measured:
