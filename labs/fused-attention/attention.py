@@ -7,6 +7,7 @@ that fills `out` for contiguous `q`, `k`, `v` of heads x seq x dim (`heads` coun
 import contextlib
 import ctypes
 import hashlib
+import mmap
 import os
 import platform
 import re
@@ -32,6 +33,7 @@ OWN_SYMBOLS = re.compile(
     r"floor|ceil|trunc|scalbl?n)[fl]?|(__)?cuda\w+|__fatbinwrap\w*"
 )
 POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
+LIBC = ctypes.CDLL(None)
 GUARD = 64  # floats before an answer and behind it that are nobody's to write
 
 
@@ -129,6 +131,8 @@ def _load_cpu():
         """softmax(q kᵀ / sqrt(dim)) v on float32 arrays of batch x heads x seq x dim, dim 64 or 128."""
         q, k, v = (np.ascontiguousarray(array, dtype=np.float32) for array in (q, k, v))
         batch, heads, seq, dim = q.shape
+        for array in (q, k, v):
+            make_read_only(array)
         out, room, guards = guarded(q.size)
         addresses = [array.ctypes.data for array in (q, k, v, out)]
         with span("attention_forward"):
@@ -137,6 +141,15 @@ def _load_cpu():
         return out.reshape(q.shape)
 
     return attention
+
+
+def make_read_only(array: np.ndarray) -> None:
+    """Has a write to these inputs end the process, where they lie in memory that is shared with the check: whole pages, which nothing else here writes to."""
+    if isinstance(array.base, mmap.mmap):
+        first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        if size > 0:
+            LIBC.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.PROT_READ)
 
 
 def guarded(size: int) -> tuple:

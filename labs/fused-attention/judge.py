@@ -184,7 +184,7 @@ _KINDS = (
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: every kind of input at awkward lengths, and one call asked twice, whose answers must be equal to the bit."""
+    """Untimed calls: every kind of input at awkward lengths; one call asked twice, whose answers must be equal to the bit; and that call with a row changed."""
     hard = []
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
     for number, kind in enumerate(_KINDS):
@@ -205,8 +205,25 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
     return [
         *hard,
         (f"{shape}, asked twice", inputs),
-        (f"{shape}, asked twice", [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]),
+        (f"{shape}, asked twice", _copied(inputs)),
+        *((f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, i)) for i, one in enumerate(_ROWS)),
     ]
+
+
+_ROWS = ("a query", "a key", "a value")
+
+
+def _copied(inputs: list[Any]) -> list[Any]:
+    return [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
+
+
+def _with_a_row_changed(rng: np.random.Generator, shape: Shape, inputs: list[Any], which: int) -> list[Any]:
+    """The same call, but for one row of q, k or v, which is not the first of its head: what was prepared for the call before may look right."""
+    inputs, row = _copied(inputs), rng.standard_normal(shape.dim, dtype=np.float32)
+    inputs[which][0, rng.integers(shape.heads), rng.integers(1, shape.seq)] = (
+        row if shape.dtype == "fp32" else _coded(row, shape.dtype)
+    )
+    return inputs
 
 
 def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, Array, Array]:

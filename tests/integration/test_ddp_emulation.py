@@ -426,6 +426,65 @@ def test_micro_batches_are_told_apart_where_only_the_models_parts_are_called(ref
     assert same_training(two_ranks(script), reference) is None
 
 
+def test_only_what_waits_for_a_collective_runs_after_it(two_ranks, tmp_path):
+    script = tmp_path / "train.py"
+    beside = [
+        "counts = torch.ones(1 << 18, dtype=torch.int32)",
+        "work = dist.all_reduce(counts, async_op=True)",
+        "counts + 1",
+    ]
+    after = ["work.wait()", "counts + 2"]
+    lines = "".join(f"        {line}\n" for line in (*beside, *after))
+    script.write_text(SHIPPED.read_text().replace("        optimizer.step()", f"{lines}        optimizer.step()"))
+    for clock in two_ranks(script).clocks:
+        first = [span for span in clock.spans if span.step == 0]
+        (at,) = (index for index, span in enumerate(first) if span.elements == 1 << 18)
+        early, late = [span for span in first[at + 1 :] if span.name == "small operation"][:2]
+        assert early.start_us < first[at].end_us <= late.start_us
+
+
+def test_the_reducer_s_collectives_are_waited_for_at_the_end_of_backward(two_ranks, tmp_path):
+    script = tmp_path / "train.py"
+    norm = "sum(one.grad.square().sum() for one in ddp.parameters())"
+    script.write_text(
+        SOLUTION.read_text().replace("        optimizer.step()", f"        {norm}\n        optimizer.step()")
+    )
+    for clock in two_ranks(script).clocks:
+        last = [span for span in clock.spans if span.step == 2]
+        backward_ends = max(span.end_us for span in last if span.name.startswith("backward "))
+        sent_by = max(span.end_us for span in last if span.gradients)
+        assert sent_by > backward_ends
+        afterwards = [
+            span.start_us for span in last if span.name == "small operation" and span.start_us >= backward_ends
+        ]
+        assert afterwards
+        assert min(afterwards) >= sent_by
+
+
+def test_what_a_script_computes_beside_the_model_hides_no_communication(two_ranks, tmp_path):
+    plain, busy = tmp_path / "plain.py", tmp_path / "busy.py"
+    loop = """
+    parameters = list(ddp.module.parameters())
+    for micro_batches in batches:
+        optimizer.zero_grad()
+        for images, labels in micro_batches:
+            (cross_entropy(ddp.module(images), labels) / len(micro_batches)).backward()
+        flat = torch.cat([one.grad.flatten() for one in parameters]) / dist.get_world_size()
+        work = dist.all_reduce(flat, async_op=True)
+        torch.ones(ELEMENTS)
+        work.wait()
+        for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters])):
+            parameter.grad.copy_(part.view_as(parameter))
+        optimizer.step()
+"""
+    begin = SHIPPED.read_text().split("    for step, micro_batches")[0]
+    for script, elements in ((plain, 8), (busy, 25_000_000)):
+        script.write_text(begin + loop.lstrip("\n").replace("ELEMENTS", str(elements)))
+    run, without = two_ranks(busy), two_ranks(plain)
+    assert run.exposed_ms < 0.5 * without.exposed_ms
+    assert run.overlap_share == without.overlap_share == 0
+
+
 def test_gradients_reduced_node_by_node_are_right(tmp_path):
     """On two nodes of four ranks, with all ranks of a node sending on or one for them."""
     first = emulated(SOLUTION, tmp_path / "solution", world=8)

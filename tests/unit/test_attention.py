@@ -2,6 +2,8 @@
 
 import ctypes
 import shutil
+import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -217,6 +219,27 @@ def test_a_write_beside_the_answer_is_seen(tmp_path, place, says):
     with pytest.raises(RuntimeError, match=says) as caught:
         attention_from(source, tmp_path)(q, q, q, 0)
     assert caught.value.reason == "wrong output"
+
+
+@needs_compiler
+def test_a_kernel_that_writes_to_its_inputs_in_shared_memory_is_ended(tmp_path):
+    source = """extern "C" void attention_forward(float* q, const float*, const float*, float*, int, int, int, int, int) {
+        q[5000] *= 1.0f + 1e-7f;
+    }"""
+    attention = attention_from(source, tmp_path)
+    calls = """if True:
+        import mmap, sys
+        import numpy as np
+        import attention
+        q = np.ndarray((1, 2, 100, 64), np.float32, buffer=mmap.mmap(-1, 1 << 16) if sys.argv[1] == "shared" else None)
+        attention.load("cpu")(q, q, q, 0)"""
+    q = np.zeros((1, 2, 100, 64), np.float32)
+    attention(q, q, q, 0)
+    ended = {
+        where: subprocess.run([sys.executable, "-c", calls, where], cwd=tmp_path, check=False).returncode
+        for where in ("shared", "own")
+    }
+    assert ended == {"shared": -signal.SIGSEGV, "own": 0}
 
 
 def test_the_same_inputs_must_give_the_same_bits(judge):

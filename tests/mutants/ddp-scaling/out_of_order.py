@@ -32,7 +32,7 @@ def tell_another_story(model):
             elif kind == EventKind.BACKWARD:
                 state["ready"] += sizes[module]
                 sock.sendall(raw)
-            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE):
+            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE, EventKind.WAIT):
                 while kept and kind in (EventKind.FORWARD, EventKind.OPTIMIZER):
                     told()
                 if kind == EventKind.FORWARD and state["last"] != EventKind.FORWARD:

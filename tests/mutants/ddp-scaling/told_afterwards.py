@@ -35,7 +35,7 @@ def tell_another_story(model):
             if kind == EventKind.BACKWARD:
                 kept.append(raw)
                 state["last"] = kind
-            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE):
+            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE, EventKind.WAIT):
                 while kept and kind in (EventKind.FORWARD, EventKind.OPTIMIZER):
                     told()
                 if kind == EventKind.FORWARD and state["last"] != EventKind.FORWARD:

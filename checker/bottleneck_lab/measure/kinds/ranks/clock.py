@@ -27,7 +27,7 @@ class RankClock:
     """When each thing that a rank queues would run on the emulated GPU.
 
     A stream runs one thing at a time, in the order queued; a collective starts when the compute stream has reached the point of its launch on
-    every rank; the compute stream waits for collectives where the reducer does, at the end of backward.
+    every rank; the compute stream waits for one where the script does, and for all of them before a forward pass or an update.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -35,7 +35,7 @@ class RankClock:
         self.host_us = 0.0
         self.compute_us = 0.0
         self.communication_us = 0.0
-        self.outstanding_us = 0.0
+        self.collective_ends_us: list[float] = []
         self.step_ends_us: list[float] = []
         self.spans: list[Span] = []
 
@@ -54,7 +54,11 @@ class RankClock:
 
     def join(self) -> None:
         """The compute stream waits for the collectives launched so far."""
-        self.compute_us = max(self.compute_us, self.outstanding_us)
+        self.compute_us = max(self.compute_us, self.communication_us)
+
+    def wait(self, collective: int) -> None:
+        """The compute stream waits for one of the collectives launched so far, by its number."""
+        self.compute_us = max(self.compute_us, self.collective_ends_us[collective])
 
     def synchronise(self, name: str) -> None:
         """The host waits until everything that was queued has run."""
@@ -88,7 +92,7 @@ class RankClock:
         """A collective ran until `end_us`. It is drawn from this rank's own readiness: the kernel spins until the last rank comes."""
         launched, ready = announced
         self.communication_us = end_us
-        self.outstanding_us = max(self.outstanding_us, end_us)
+        self.collective_ends_us.append(end_us)
         self.spans.append(Span("communication", name, launched, ready, end_us, self.step, elements, dtype, gradients))
 
     def finish_step(self, optimizer_us: float) -> None:

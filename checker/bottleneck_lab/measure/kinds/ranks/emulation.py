@@ -109,12 +109,12 @@ class EmulatedRun:
         """Modelled throughput of the whole job."""
         return self.world * self.costs.micro_batches * self.costs.samples / self.step_ms * 1e3
 
-    def _timed(self, clock: RankClock, stream: str) -> list[tuple[float, float]]:
+    def _timed(self, clock: RankClock, stream: str, named: tuple[str, ...] = ("",)) -> list[tuple[float, float]]:
         start, end = self.window_us
         return [
             (max(start, span.start_us), min(end, span.end_us))
             for span in clock.spans
-            if span.stream == stream and start < span.end_us and span.start_us < end
+            if span.stream == stream and span.name.startswith(named) and start < span.end_us and span.start_us < end
         ]
 
     @property
@@ -140,15 +140,17 @@ class EmulatedRun:
 
     @property
     def overlap_share(self) -> float:
-        """Share of the exchange that compute hides: of all communication since a step's last forward, gradients alone count as hidden.
+        """Share of the exchange that the model's passes hide: of all communication since a step's last forward, gradients alone count as hidden.
 
-        What is sent with an earlier micro-batch, or beside gradients, brings an update no earlier, however well it is hidden.
+        What is sent with an earlier micro-batch, or beside gradients, brings an update no earlier, however well it is hidden; nor does what a script
+        computes beside the model.
         """
         exchanges = [(clock, self._exchange(clock)) for clock in self.clocks]
         sent = sum(span.end_us - span.start_us for _, exchange in exchanges for span in exchange)
         hidden = sum(
             covered_us(
-                [(span.start_us, span.end_us) for span in exchange if span.gradients], self._timed(clock, "compute")
+                [(span.start_us, span.end_us) for span in exchange if span.gradients],
+                self._timed(clock, "compute", ("forward ", "backward ")),
             )
             for clock, exchange in exchanges
         )

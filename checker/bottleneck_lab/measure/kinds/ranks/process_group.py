@@ -40,6 +40,8 @@ class Client:
     def __init__(self, sock: socket.socket, arena: Arena, result: Arena, world: int) -> None:
         self.sock = sock
         self.world = range(world)
+        self.collectives = 0
+        """Entered so far, in groups of any size."""
         self.handed_out: list[list[torch.Tensor]] = []
         """The samples of each step's micro-batches so far."""
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
@@ -145,20 +147,25 @@ def _typed(raw: torch.Tensor, dtype: torch.dtype, elements: int) -> torch.Tensor
 
 
 class _Done(dist.Work):
-    """The payload is exchanged when a collective returns; when it *would* have been is the fabric's business."""
+    """The payload is exchanged when a collective returns; when it *would* have been is the fabric's business, which is told who waits for it."""
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], collective: int, watch: HostWatch) -> None:
         super().__init__()
+        self.collective = collective
+        self.watch = watch
         self.future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         self.future.set_result(tensors)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - torch's signature
+        self.watch.wait(self.collective)
         return True
 
     def is_completed(self) -> bool:
         return True
 
     def get_future(self) -> Any:
+        """Whoever takes it uses it: nothing here sees when."""
+        self.watch.wait(self.collective)
         return self.future
 
 
@@ -184,7 +191,7 @@ class EmulatedGroup(dist.ProcessGroup):
         with self.watch, torch.no_grad():
             for tensor in tensors:
                 self._exchange(EventKind.ALLREDUCE, tensor.detach(), [tensor.detach()], operation)
-        return _Done(tensors)
+        return self._done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # as the C++ side calls it
         return self.allreduce(tensors, opts)
@@ -195,19 +202,19 @@ class EmulatedGroup(dist.ProcessGroup):
             for tensor in tensors:
                 send = tensor.detach() if self.rank() == opts.rootRank else None
                 self._exchange(EventKind.BROADCAST, send, [tensor.detach()], self.ranks[opts.rootRank])
-        return _Done(tensors)
+        return self._done(tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Done:  # type: ignore[override]  # noqa: ARG002 - as above
         """Every rank's values on every rank, one tensor each."""
         with self.watch, torch.no_grad():
             for output, tensor in zip(outputs, inputs, strict=True):
                 self._exchange(EventKind.ALLGATHER, tensor.detach(), [part.detach() for part in output])
-        return _Done([part for output in outputs for part in output])
+        return self._done([part for output in outputs for part in output])
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:  # noqa: ARG002 - torch's signature
         with self.watch, torch.no_grad():
             self._exchange(EventKind.ALLGATHER, tensor.detach(), [output.detach()])
-        return _Done([output])
+        return self._done([output])
 
     all_gather_single = _allgather_base  # type: ignore[assignment]  # newer torch's name; it names the second argument otherwise
 
@@ -215,12 +222,16 @@ class EmulatedGroup(dist.ProcessGroup):
         """Waits for every rank, and the host with it."""
         with self.watch:
             self._exchange(EventKind.BARRIER, None, [])
-        return _Done([])
+        return self._done([])
 
     def _exchange(
         self, kind: EventKind, send: torch.Tensor | None, receive: list[torch.Tensor], index: int = 0
     ) -> None:
         self.client.exchange(kind, send, receive, index, self.ranks)
+        self.client.collectives += 1
+
+    def _done(self, tensors: list[torch.Tensor]) -> _Done:
+        return _Done(tensors, self.client.collectives - 1, self.watch)
 
 
 def _refuse(name: str) -> None:

@@ -43,6 +43,7 @@ class EventKind(IntEnum):
     BARRIER = 12
     PARAMETERS = 13  # training is over; amount: float32 elements in the arena
     START = 14  # the parameters before training, from rank 0; answered
+    WAIT = 15  # the compute stream waits for a collective; number: which of the rank's, from 0
 
 
 class RankEvent(NamedTuple):

@@ -217,6 +217,10 @@ class FabricServer:
                 link.send(FACTOR.pack(self.factors(link.clock.step, event.flag, event.which)))
         elif event.kind is EventKind.OPTIMIZER:
             link.ledger.optimizer()
+        elif event.kind is EventKind.WAIT and event.number >= len(link.clock.collective_ends_us):
+            raise Violation(
+                "tampered", f"Rank {link.ledger.rank} reported waiting for a collective it has not entered."
+            )
         play(link.clock, event, self.costs)
         if len(self.gradients) < link.clock.step:
             self.gradients.append(self._step_moments())

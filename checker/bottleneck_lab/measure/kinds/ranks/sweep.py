@@ -25,15 +25,16 @@ class _Replayed:
         self.alone_us = self.step_us(1)
 
     def step_us(self, world: int, without: EventKind | None = None) -> float:
-        """A step after the warm-up; as if nothing of the kind `without` were sent."""
+        """A step after the warm-up; as if no collective of the kind `without` were sent."""
         ends = self.clock(world, without).step_ends_us
         return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
 
     def clock(self, world: int, without: EventKind | None = None) -> RankClock:
-        """The rank's clock after all events but those of the kind `without`."""
+        """The rank's clock after all events but collectives of the kind `without`."""
         clock = RankClock(self.fabric)
         for event in self.events:
             if event.kind is without:
+                clock.collective_ends_us.append(0.0)  # nobody waits for what is not sent
                 continue
             if event.kind in COLLECTIVES:
                 announced = clock.announce()

@@ -29,12 +29,13 @@ def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
         clock.finish_step(costs.optimizer_us)
     elif event.kind is EventKind.SYNC:
         clock.synchronise("wait for the device")
+    elif event.kind is EventKind.WAIT:
+        clock.wait(event.number)
     elif event.kind is EventKind.HOST:
         clock.stall("host work", event.amount / 1e3)
     elif event.kind is EventKind.WRITE:
         clock.stall("print", clock.fabric.write_us * event.number)
     elif event.kind is EventKind.DEVICE:
-        clock.join()
         clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
 
 

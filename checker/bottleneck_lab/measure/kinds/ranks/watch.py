@@ -67,6 +67,7 @@ class HostWatch:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self.depth = 0
+        self._awaited = -1
         self._since = time.thread_time()
 
     def __enter__(self) -> HostWatch:
@@ -80,7 +81,17 @@ class HostWatch:
     def __exit__(self, *_: object) -> None:
         self.depth -= 1
         if self.depth == 0:
+            if self._awaited >= 0:
+                self.tell(EventKind.WAIT, 0, 0, self._awaited)
+                self._awaited = -1
             self._since = time.thread_time()
+
+    def wait(self, collective: int) -> None:
+        """Tells that what is computed from now on needs a collective. Within a pass, that is what follows the pass: hooks hold up no backward."""
+        if self.depth:
+            self._awaited = max(self._awaited, collective)
+        else:
+            self.tell(EventKind.WAIT, 0, 0, collective)
 
 
 class Interceptor(TorchFunctionMode):
