@@ -36,8 +36,8 @@ MOST_CLOSED_S, CLOSED_PATIENCE_S = 20.0, 10.0
 DECIDING_ANSWERS = 200
 OPEN_WINDOWS = (8, 4, 4)
 """Windows of the open loop: the first number, then more while nothing is decided."""
-ROUGH_S, ROUGH_SHARE, LEAVES = 3.0, 0.5, 4
-"""The loop with bad requests: its seconds, its rate as a share of the shipped plateau, and how many clients disconnect."""
+ROUGH_S, LEAVES = 3.0, 4
+"""The closed loop with bad requests: its seconds, and how many clients disconnect."""
 STEP, STEPS, STEP_S = 1.12, 4, 3.0
 """To find the highest rate that is sustained: the factor of each step, the most steps, and seconds per step."""
 TRIES = 3
@@ -89,10 +89,11 @@ class Bench(ABC, Generic[S]):
         server.wait_until_it_answers(self.load, self.context.settings.start_s)
         return server
 
-    def closed(self, server: ServerSession, seconds: float) -> tuple[Level, list[Ran]]:
-        """A closed loop, and what a device ran in it."""
+    def closed(self, server: ServerSession, seconds: float, **options: Any) -> tuple[Level, list[Ran]]:
+        """A closed loop, and what a device ran in it. `options`: of a plan."""
+        options["patience_s"] = CLOSED_PATIENCE_S
         return server.batches_of(
-            lambda: self.load.closed(server.address, self.clients, seconds, server.follow, patience_s=CLOSED_PATIENCE_S)
+            lambda: self.load.closed(server.address, self.clients, seconds, server.follow, **options)
         )
 
     def plateau(self, server: ServerSession) -> float:
@@ -105,9 +106,9 @@ class Bench(ABC, Generic[S]):
             )
         return median(rates)
 
-    def open(self, server: ServerSession, rate: float, seconds: float, **options: Any) -> tuple[Level, list[Ran]]:
+    def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:
         """An open loop, and what a device ran in it."""
-        return server.batches_of(lambda: self.load.open(server.address, rate, seconds, server.follow, **options))
+        return server.batches_of(lambda: self.load.open(server.address, rate, seconds, server.follow))
 
 
 @dataclass
@@ -227,20 +228,20 @@ def long_enough_s(bench: Bench[Any], shipped: float) -> float:
 
 
 def _send_bad_requests(bench: Bench[Any], server: ServerSession, shipped: float, found: Found) -> None:
-    """Some requests must be refused and some clients disconnect; all others must be answered."""
+    """Some requests must be refused and some clients disconnect; all others must be answered, those of the same batch as well: a closed loop fills batches."""
     bad = bench.bad_requests()
-    count, found.refused = int(shipped * ROUGH_SHARE * ROUGH_S * 0.7), len(bad) + LEAVES
+    count, found.refused = int(shipped * ROUGH_S * 0.7), len(bad) + LEAVES
     odd = bench.rng.permutation(np.arange(2, max(count, found.refused + 3)))[: found.refused].tolist()
     broken = dict(zip(odd, bad, strict=False))
-    rate = shipped * ROUGH_SHARE
-    level, batches = bench.open(server, rate, ROUGH_S, broken=broken, leaves=odd[len(bad) :])
+    level, batches = bench.closed(server, ROUGH_S, broken=broken, leaves=odd[len(bad) :])
     good = np.setdiff1d(np.arange(len(level.status)), odd)
     accepted = [number for number in broken if number < len(level.status) and not 400 <= level.status[number] < 500]
     if accepted:
         status = level.status[accepted[0]]
         words = f"got status {status}" if status > 0 else "got no answer"
         found.problems["bad-requests"] = f"{bench.bad} {words}, not 400."
-    elif (level.status[good] != 200).any():
+        return
+    if (level.status[good] != 200).any():
         found.problems["bad-requests"] = (
             f"{(level.status[good] != 200).sum()} good requests sent among bad ones were not answered."
         )

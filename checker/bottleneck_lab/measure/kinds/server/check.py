@@ -36,6 +36,8 @@ CLOSED_S = 7.0
 DECIDING_BATCHES = 12
 BROKEN = 6
 """Bodies that are not JPEG files, in the loop with bad requests."""
+FIRST_BYTES = (2, 3, 20)
+"""How much of a JPEG file they begin with: its marker, with the next one's beginning, with the segment that names the format."""
 HUGE_BYTES = 12 << 20
 """The size of one of them."""
 
@@ -91,10 +93,10 @@ class Bench(check.Bench[ServerSettings]):
         return DECIDING_BATCHES * self.context.settings.batch
 
     def _no_jpeg(self, number: int) -> bytes:
-        """Nothing at all, or noise behind the first bytes of a JPEG file: of one, more than any picture has."""
-        sizes = {0: 0, 1: HUGE_BYTES}
+        """Nothing at all, or noise behind the first bytes of a JPEG file, or behind its whole first segment: of one, more than any picture has."""
+        sizes, first = {0: 0, 1: HUGE_BYTES}, FIRST_BYTES[number % len(FIRST_BYTES)]
         size = sizes.get(number, 2000)
-        return self.strips.header[:2] + self.rng.bytes(size) if size else b""
+        return self.strips.header[:first] + self.rng.bytes(size) if size else b""
 
 
 def measure(context: Context[ServerSettings]) -> Measured:
