@@ -55,15 +55,26 @@ def _centred(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: lengths that no block size divides, the first step, where the corrections are largest, and gradients of zero."""
+    """Untimed calls: lengths that no block size divides, the first step, where the corrections are largest, gradients of zero, and parameters hardly used."""
     hard = []
     for size in (1, 31, 4_097, 100_003):
         inputs = _call(rng, size, int(rng.integers(1, 6)), int(rng.integers(6, 12)))
         inputs[6] = 1
         hard.append((f"update of {size}", inputs))
+    zero = _call(rng, 5_000, 3, 6)
+    zero[4][1] = 0.0
+    return [*hard, ("update with gradients of zero", zero), ("update of unused parameters", _hardly_used(rng))]
+
+
+def _hardly_used(rng: np.random.Generator) -> list[Any]:
+    """A call in which a third of the parameters never had a gradient, and a third has its first, as small as EPS: there the update depends on it."""
     inputs = _call(rng, 5_000, 3, 6)
-    inputs[4][1] = 0.0
-    return [*hard, ("update with gradients of zero", inputs)]
+    _, m, v, _, gradients, _, _ = inputs
+    for array in (m, v):
+        array[0::3] = array[1::3] = 0.0
+    gradients[:, 0::3] = 0.0
+    gradients[:, 1::3] *= np.float32(EPS)
+    return [*inputs[:6], 1]
 
 
 def judge(
@@ -78,9 +89,11 @@ def judge(
     allowed = ROUNDING * (4 + len(inputs[5]) ** 0.5)
     for name, got, want in zip(NAMES, answer, wanted, strict=True):
         error = np.abs(np.asarray(got, dtype=np.float64)[places] - want) / (1 + np.abs(want))
-        if not np.isfinite(got).all() or not error.max() <= allowed:
+        finite = np.isfinite(got).all()
+        if not finite or error.max() > allowed:
+            how = f"is off by {error.max():.2g}" if finite else "is not finite everywhere"
             return (
-                f"`{name}` is off by {error.max():.2g} after {len(inputs[5])} steps; float32 arithmetic may be off by {allowed:.2g}. "
+                f"`{name}` {how} after {len(inputs[5])} steps; float32 arithmetic may be off by {allowed:.2g}. "
                 "Apply every gradient in order, with its own learning rate and step number, in single precision."
             )
     return None

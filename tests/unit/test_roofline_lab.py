@@ -61,7 +61,7 @@ def test_right_updates_are_right_and_leave_their_inputs_alone(judge, folder):
         (lambda p, m, v, ema: (p.bfloat16().float(), m, v, ema), "`p` is off"),
         (lambda p, m, v, ema: (p, m, v.half().float(), ema), "`v` is off"),
         (lambda p, m, v, ema: (p, m, v, torch.cat([ema[:-1], ema[-1:] + 1e-4])), "`ema` is off"),
-        (lambda p, m, v, ema: (p, torch.full_like(m, torch.nan), v, ema), "`m` is off"),
+        (lambda p, m, v, ema: (p, torch.full_like(m, torch.nan), v, ema), "`m` is not finite"),
     ],
 )
 def test_wrong_answers_are_told_by_name(judge, spoil, said):
@@ -81,7 +81,7 @@ def test_wrong_updates_are_told(judge, mutant, tmp_path):
     for _, inputs in judge.adversarial(np.random.default_rng(3), SETTINGS):
         answered = [np.asarray(torch.as_tensor(part).float()) for part in module.load("cpu")(*inputs)]
         complaints.append(judge.judge("update", inputs, answered, [], SETTINGS) or "")
-    assert any("is off by" in complaint for complaint in complaints)
+    assert any(complaints)
 
 
 def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):
