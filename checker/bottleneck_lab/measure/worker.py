@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import os
 import socket
@@ -25,6 +26,8 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
 from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
+
+NO_NETWORK = "There is no network in a check: use the Unix sockets that your code is given, or makes."
 
 
 def load_module(path: Path) -> ModuleType:
@@ -76,7 +79,8 @@ def explain(root: Path) -> str:
     )
     if isinstance(error, SyntaxError):
         place = f"{Path(error.filename or '?').name}, line {error.lineno}: {(error.text or '').strip()}\n"
-    return f"{place}{kind.__name__ if kind else 'Error'}: {error}"[:4000]
+    remedy = f". {NO_NETWORK}" if getattr(error, "errno", None) == errno.EAFNOSUPPORT else ""
+    return f"{place}{kind.__name__ if kind else 'Error'}: {error}{remedy}"[:4000]
 
 
 def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: bool) -> None:

@@ -104,8 +104,9 @@ def test_an_answer_comes_back_as_it_was_sent(context):
         ("def load(device):\n    return lambda: bytearray(2 << 30)", "crashed", "MemoryError"),
         ("def load(device):\n    return hoard\ndef hoard():\n    held = [b'x' * (30 << 20) for _ in range(12)]\n    while held: pass", "crashed", "memory"),
         ("def load(device):\n    return lambda: open('big', 'wb').write(bytes(64 << 20))", "crashed", ""),
+        ("def load(device):\n    raise OSError(97, 'no such family')", "crashed", "There is no network in a check"),
     ],
-    ids=["syntax", "import", "exception", "no load", "exit", "kill", "sys.exit", "loop", "stopped", "object", "memory", "resident", "file"],
+    ids=["syntax", "import", "exception", "no load", "exit", "kill", "sys.exit", "loop", "stopped", "object", "memory", "resident", "file", "network"],
 )  # fmt: skip
 def test_every_way_to_fail_is_the_learners_and_named(context, code, reason, words):
     found = fault(context, code)
