@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -142,6 +143,14 @@ def test_a_check_never_tells_a_learner_the_figures_that_it_asks_for(truth, tmp_p
     note_solution_taken(workspace)
     quote_own_figures(workspace, a_failed_check(truth))
     assert len(problems(load_answers(workspace.root), truth)) == 4
+
+
+def test_a_check_never_asks_for_as_many_passes_as_the_lab_names():
+    context = SimpleNamespace(settings=SimpleNamespace(passes=PASSES, judge={}), data=None)
+    reference = SimpleNamespace(call=lambda _: (0.0, [np.zeros(1, np.int64)]))
+    judge = SimpleNamespace(make_inputs=lambda *_: np.zeros(1))
+    drawn = {finding._draw(context, reference, judge, np.random.default_rng(seed)).passes for seed in range(100)}
+    assert drawn == {3, 5, 6}
 
 
 def test_nothing_answered_fails_everywhere(truth):

@@ -39,6 +39,8 @@ from bottleneck_lab.measure.sandbox.children import OnLine, stream
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 LEARNER_TRIES = 3
+PASSES = range(3, 7)
+"""How many passes the learner's script may be told to record: any of these but the lab's own number, which a script could know."""
 
 
 def measure(context: Context[FindingSettings]) -> Measured:
@@ -144,7 +146,8 @@ def _draw(
 ) -> _Take:
     pixels = judge.make_inputs(generator, context.data, context.settings.judge)
     classes = reference.call(["classes", pixels, 0])[1][0]
-    return _Take(pixels, int(generator.integers(3, 7)), [int(index) for index in classes])
+    others = [number for number in PASSES if number != context.settings.passes]
+    return _Take(pixels, int(generator.choice(others)), [int(index) for index in classes])
 
 
 def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) -> str | None:
