@@ -94,7 +94,8 @@ COLD = {CONV: 0.30, ADD: 0.50, NORM: 0.12, POOL: 0.074}
 def truth():
     warm = made_up(SHARES)
     shares = {name: Share(name, r.share, 0.005) for name, r in warm.operators.items()}
-    return Truth(shares, warm, made_up(COLD), 8.0, {CONV: 60.0, NORM: 0.25, POOL: 0.3, ADD: 0.1, OUTER: 60.0})
+    intensity = {CONV: 60.0, NORM: 0.25, POOL: 0.3, ADD: 0.1, OUTER: 60.0}
+    return Truth(shares, warm, made_up(COLD), 8.0, intensity, {*warm.operators, MARK})
 
 
 def problems(answers, truth):
@@ -289,6 +290,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "incomplete passes"),
         (replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}), "a copy of the other"),
         (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
+        (made_up(SHARES | {"aten::softmax": 0.001}), "more than the passes: aten::softmax."),
     ],
 )
 def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):
@@ -484,9 +486,8 @@ class Recorder:
             return 0.0, [np.zeros(0, np.uint8)]
         passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
         cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
-        return self.seconds, [
-            recorded(passes, self.rng, time.time(), self.device, cold, self.marks if self.role == "learner" else ())
-        ]
+        marked = self.role == "learner" or inputs[0] == "marked"
+        return self.seconds, [recorded(passes, self.rng, time.time(), self.device, cold, self.marks if marked else ())]
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def not_genuine(capture: OperatorCapture, truth: Truth, passes: int, begin_s: fl
         or _other_time(capture, begin_s, end_s)
         or _other_work(capture, truth, passes)
         or _left_out(capture, truth)
+        or _beside(capture, truth)
         or _copied_passes(capture, truth, passes)
         or _not_warm(capture, truth, passes)
     )
@@ -125,6 +126,16 @@ def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
     if top.name in capture.times:
         return None
     return "The capture lacks the operator that does most of this model's work: this is not a recording of the model."
+
+
+def _beside(capture: OperatorCapture, truth: Truth) -> str | None:
+    """Operators that the passes do not have: what is done with the pictures or the scores is no part of them."""
+    more = sorted(name for name in capture.operators if "::" in name and name not in truth.allowed)
+    if not more:
+        return None
+    return (
+        f"The capture holds more than the passes: {', '.join(more[:5])}. Do everything else before or after recording."
+    )
 
 
 def _copied_passes(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:

@@ -120,7 +120,8 @@ def _find_truth(
     balance, bandwidth, rate = _ceilings(reference, judge)
     reached = reached_shares(quietest, judge.work, bandwidth, rate) if quietest.has_device else {}
     intensity = intensities(quietest, judge.work)
-    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity, reached)
+    allowed = frozenset(capture("marked").operators)
+    truth = Truth(estimate_shares(captures, passes), quietest, cold, balance, intensity, allowed, reached)
     return truth, len(captures)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class Truth:
     """FLOP per byte at which this machine's memory and arithmetic are equally busy."""
     intensity: dict[str, float]
     """FLOP per byte of each operator, from the recorded shapes; operators of unknown work are missing."""
+    allowed: Set[str]
+    """The operators of a capture that holds the passes, and the marks that a check leaves in it, and nothing else."""
     reached: Mapping[str, float] = field(default_factory=dict)
     """On a GPU, the share (0-1) of what its roofline allows that each operator reaches; empty on a CPU."""
 
