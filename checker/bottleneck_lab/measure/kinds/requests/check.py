@@ -91,9 +91,10 @@ class Bench(ABC, Generic[S]):
 
     def closed(self, server: ServerSession, seconds: float, **options: Any) -> tuple[Level, list[Ran]]:
         """A closed loop, and what a device ran in it. `options`: of a plan."""
-        options["patience_s"] = CLOSED_PATIENCE_S
         return server.batches_of(
-            lambda: self.load.closed(server.address, self.clients, seconds, server.follow, **options)
+            lambda: self.load.closed(
+                server.address, self.clients, seconds, server.follow, patience_s=CLOSED_PATIENCE_S, **options
+            )
         )
 
     def plateau(self, server: ServerSession) -> float:
