@@ -79,7 +79,7 @@ def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room, monkeypatc
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
     assert ada.outcome is Outcome.PASS or machines_fault(f"{ada.outcome} {ada.summary}")
     assert eve.outcome is Outcome.FAIL
-    assert "SAW" not in json.dumps(documents[1])
+    assert "SAW " not in json.dumps(documents[1])  # the space: a signature holds any three letters now and then
     assert documents[0]["attestation"] == "verified"
     assert documents[0]["isolation"]["sandbox"].startswith("bubblewrap")
     assert documents[0]["isolation"]["user"] == user
