@@ -259,6 +259,8 @@ def test_near_a_gpus_balance_the_distance_to_its_roof_tells_operators_apart(trut
     grey = replace(truth, intensity=truth.intensity | {CONV: 12.0}, reached=shares)
     told = {answer: problems(RIGHT | {"first_bound": answer}, grey) for answer in (MEMORY, COMPUTE, FAR)}
     assert {answer for answer, problem in told.items() if not problem} == right
+    rule = "" if reached is None else "below 33%, neither"
+    assert all(rule in problem["wrong_bounds"] for problem in told.values() if problem)
     assert problems(measured_answers(finding._details(grey, 4)), grey) == {}
 
 

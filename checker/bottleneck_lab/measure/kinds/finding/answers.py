@@ -318,7 +318,7 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
     return None
 
 
-_ROOF_RULE = " Then divide the least time that these ceilings allow by the time it took: below {FAR_SHARE:.0%}, neither of the two limits it."
+_ROOF_RULE = f" Then divide the least time that these ceilings allow by the time it took: below {FAR_SHARE:.0%}, neither of the two limits it."
 
 
 def right_bounds(intensity: float, balance: float, reached: float | None) -> set[str]:
