@@ -183,8 +183,10 @@ def tables(labs: Iterable[Lab]) -> str:
     out += [_row(*key, group) for key, group in groups.items()]
     total = [checks for _, checks in found.values()]
     out.append(_row("**all**", "", "", total))
-    odd = Counter(_said(check) for checks in total for check in checks if check.problems)
-    rows = [f"- {said}{f' ({count} times)' if count > 1 else ''}" for said, count in sorted(odd.items())]
+    odd: dict[tuple[str, str, str], list[Check]] = {}
+    for check in (check for checks in total for check in checks if check.problems):
+        odd.setdefault((check.work.lab, check.work.device, check.outcome), []).append(check)
+    rows = [_said(*key, checks) for key, checks in sorted(odd.items())]
     return "\n".join([*out, "", "Otherwise than declared:", "", *(rows or ["- nothing"])])
 
 
@@ -203,10 +205,13 @@ def _row(lab: str, device: str, kind: str, group: list[list[Check]]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _said(check: Check) -> str:
-    work = check.work
-    named = " ".join(filter(None, (work.lab, f"on {work.device}:", work.part.removesuffix("s"), work.name)))
-    return f"{named}, load {check.load}: {' '.join(check.problems)[:300]}"
+def _said(lab: str, device: str, outcome: str, checks: list[Check]) -> str:
+    """Which work came out so, how busy the machine was, and what the last verdict said."""
+    names = Counter(check.work.name or check.work.part for check in checks)
+    works = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in sorted(names.items()))
+    loads = sorted({check.load for check in checks})
+    load = "–".join(map(str, dict.fromkeys([loads[0], loads[-1]])))
+    return f"- {lab} on {device}, {outcome}, load {load}: {works}. The last: {' '.join(checks[-1].problems)[:300]}"
 
 
 def write(labs: Iterable[Lab]) -> None:
