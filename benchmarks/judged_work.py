@@ -206,12 +206,12 @@ def _row(lab: str, device: str, kind: str, group: list[list[Check]]) -> str:
 
 
 def _said(lab: str, device: str, outcome: str, checks: list[Check]) -> str:
-    """Which work came out so, how busy the machine was, and what the last verdict said."""
+    """Which work came out so, how busy the machine was, and what one of the verdicts said."""
     names = Counter(check.work.name or check.work.part for check in checks)
     works = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in sorted(names.items()))
-    loads = sorted({check.load for check in checks})
-    load = "–".join(map(str, dict.fromkeys([loads[0], loads[-1]])))
-    return f"- {lab} on {device}, {outcome}, load {load}: {works}. The last: {' '.join(checks[-1].problems)[:300]}"
+    loads = [check.load for check in checks]
+    said = " ".join(checks[-1].problems)[:300]
+    return f"- {lab} on {device}, {outcome}, at a load of {min(loads)} to {max(loads)}: {works}. For example: {said}"
 
 
 def write(labs: Iterable[Lab]) -> None:
