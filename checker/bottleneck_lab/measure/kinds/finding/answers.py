@@ -217,10 +217,8 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
         if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
             found = "" if name in truth.shares else " It is not in the captures."
             said = f"{name} is not {place} by self time on the device.{found} {_other_order(names, truth)}".strip()
-            computes = (
-                name in truth.intensity
-            )  # what only calls others is never among the slowest, however busy the machine
-            return TimingComplaint(said) if computes else said
+            # An operator that only calls others is never among the slowest, however busy the machine.
+            return TimingComplaint(said) if name in truth.intensity else said
     return None
 
 
