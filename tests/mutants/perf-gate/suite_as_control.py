@@ -1,5 +1,3 @@
-"""Whole suites in turns. What all benchmarks did together in a round is the machine; what one did beyond it is the commit."""
-
 import json
 import math
 import random
